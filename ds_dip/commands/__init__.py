@@ -1,0 +1,1 @@
+"""The subcommands of ``ds-dip``, one Click module each; ``ds_dip.cli`` loads them lazily."""

@@ -1,0 +1,1 @@
+"""Durations and bytes of a layer, a chunk, a stage."""

@@ -1,0 +1,1 @@
+"""Datasets that tell a sample's metadata without decoding it, and the sampler that owns the order."""

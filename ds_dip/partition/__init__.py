@@ -1,0 +1,1 @@
+"""Which layers form a chunk, and which rank a chunk lives on."""

@@ -1,0 +1,1 @@
+"""A batch's metadata -> microbatches -> sub-microbatches -> Problem."""

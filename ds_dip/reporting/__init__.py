@@ -1,0 +1,1 @@
+"""Traces and figures of a run, for people and their tools."""

@@ -1,0 +1,1 @@
+"""DIPModule and DIPEngine on DeepSpeed's pipeline engine: links, execution, initialize, shutdown."""
