@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Sets up and runs every check: ruff, mypy, and the tests.
+#
+#   bash launch/test.sh [--nightly] [pytest arguments]
+#
+# --nightly also runs the tests that take minutes.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+cd "$DS_DIP_ROOT"
+
+selection=(-m "not nightly")
+if [[ "${1:-}" == --nightly ]]; then
+    selection=()
+    shift
+fi
+
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+export DS_DIP_TEST_PORT="${DS_DIP_TEST_PORT:-29617}"
+trap 'remove_buffers "$DS_DIP_TEST_PORT"' EXIT
+
+ruff check .
+ruff format --check .
+mypy ds_dip
+pytest ${selection[@]+"${selection[@]}"} "$@"
