@@ -1,0 +1,309 @@
+"""Runs one rank's Program: chunks forward and backward, losses and gradients kept by stage.
+
+Knows nothing of DeepSpeed: how a chunk runs and how a backward reaches the parameters are handed
+in, and messages go through a Transport. Whatever the order of a valid program, the gradients are
+those of one process computing the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from ds_dip.models.context import Context
+from ds_dip.models.partition import Chunk, Partition
+from ds_dip.models.spec import Model, Sizes, TensorSpec, fields_of
+from ds_dip.planning.batch import Batch, Microbatch
+from ds_dip.programs.program import (
+    Backward,
+    Forward,
+    Instruction,
+    Load,
+    Message,
+    PostReceive,
+    PostSend,
+    Program,
+    Stage,
+    WaitReceive,
+)
+from ds_dip.runtime.clock import Clock, Interval
+from ds_dip.runtime.transport import Transport
+
+Tensors = list[torch.Tensor]
+#: Loads the fields of a module's instances ``[start, stop)`` of a microbatch, on the device.
+Loader = Callable[[Microbatch, str, tuple[str, ...], int, int], Mapping[str, torch.Tensor]]
+
+
+class Compute(Protocol):
+    """What the engine does for the executor."""
+
+    def forward(self, chunk: Chunk, x: Any, context: Context) -> Any:
+        """The chunk's output: a tensor or a tuple of tensors."""
+        ...
+
+    def loss(self, output: Any, context: Context) -> torch.Tensor:
+        """The loss summed over the microbatch, a scalar."""
+        ...
+
+    def backward(self, tensors: Tensors, gradients: Tensors) -> None:
+        """One backward through several outputs."""
+        ...
+
+    def backward_loss(self, loss: torch.Tensor) -> None:
+        """Backward from a loss sum, scaled to the global batch."""
+        ...
+
+
+class StageError(RuntimeError):
+    """A stage that cannot run; the message names module, chunk and microbatch."""
+
+
+@dataclass
+class _Run:
+    """The state of one program: everything is keyed by stage, and nothing is left at the end."""
+
+    batch: Batch
+    train: bool
+    messages: Mapping[int, Message]
+    arrived: dict[tuple[Stage, Stage], Tensors] = field(default_factory=dict)
+    handed: dict[tuple[Stage, Stage], Tensors] = field(default_factory=dict)
+    fields: dict[Stage, Mapping[str, torch.Tensor]] = field(default_factory=dict)
+    leaves: dict[Stage, list[tuple[Stage, Tensors]]] = field(default_factory=dict)
+    outputs: dict[Stage, Tensors] = field(default_factory=dict)
+    losses: dict[Stage, torch.Tensor] = field(default_factory=dict)
+
+
+class Executor:
+    """Executes the instructions of one rank's programs.
+
+    ``loss_sum`` is the summed loss of the last run's microbatches on this rank (None where the
+    loss is computed elsewhere), ``logits`` the outputs of the loss chunk by microbatch when asked
+    for, ``intervals`` the measured stages.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        partition: Partition,
+        compute: Compute,
+        transport: Transport,
+        load: Loader,
+        *,
+        device: torch.device,
+        dtype: Callable[[str], torch.dtype],
+    ) -> None:
+        self._model, self._partition = model, partition
+        self._compute, self._transport, self._load = compute, transport, load
+        self._device, self._dtype = device, dtype
+        self._chunks = {(chunk.module, chunk.index): chunk for chunk in partition.chunks}
+        self._last = {module.name: partition.of(module.name)[-1].index for module in model.modules}
+        self._clock = Clock()
+        self._run: _Run | None = None
+        self._keep_logits = False
+        self.loss_sum: torch.Tensor | None = None
+        self.logits: dict[int, torch.Tensor] = {}
+        self.intervals: list[Interval] = []
+
+    def begin(self, program: Program, batch: Batch, *, train: bool, keep_logits: bool = False) -> None:
+        """Take up a batch; ``execute`` follows for each of the program's instructions."""
+        self._run = _Run(batch, train, {message.id: message for message in program.messages})
+        self._keep_logits = keep_logits
+        self.loss_sum, self.logits = None, {}
+        self._clock.begin()
+
+    def finish(self) -> None:
+        """End the batch: resolve the measured times.
+
+        Raises StageError if anything is left over, which means the program was not whole.
+        """
+        run, self._run = self._state(), None
+        left: dict[str, dict[Any, Any]] = {
+            "arrived": run.arrived,
+            "handed on": run.handed,
+            "outputs": run.outputs,
+            "losses": run.losses,
+            "inputs": run.leaves,
+            "fields": run.fields,
+        }
+        for name, rest in left.items():
+            if rest:
+                raise StageError(
+                    f"step {run.batch.step}: {name} of {next(iter(rest))} were never used; the program is not whole"
+                )
+        self.intervals = self._clock.end()
+
+    def abort(self) -> None:
+        """Drop the batch after an error."""
+        self._run = None
+
+    def execute(self, instruction: Instruction) -> None:
+        """Run one instruction."""
+        run = self._state()
+        if isinstance(instruction, Load):
+            self._load_fields(run, instruction.stage)
+        elif isinstance(instruction, Forward):
+            self._clock.measure(instruction.stage, lambda: self._forward(run, instruction.stage))
+        elif isinstance(instruction, Backward):
+            self._clock.measure(instruction.stage, lambda: self._backward(run, instruction.stage))
+        else:
+            self._communicate(run, instruction)
+
+    def _state(self) -> _Run:
+        if self._run is None:
+            raise StageError("no batch is under way; call begin() first")
+        return self._run
+
+    def _communicate(self, run: _Run, instruction: Instruction) -> None:
+        message = run.messages[instruction.message]  # type: ignore[union-attr]  # the three others have a stage
+        edge = message.source, message.target
+        if isinstance(instruction, PostSend):
+            self._transport.post_send(message, run.handed.pop(edge))
+        elif isinstance(instruction, PostReceive):
+            self._transport.post_receive(message)
+        elif isinstance(instruction, WaitReceive):
+            run.arrived[edge] = self._transport.wait_receive(message)
+        else:
+            self._transport.wait_send(message)
+
+    def _chunk(self, stage: Stage) -> Chunk:
+        return self._chunks[stage.module, stage.chunk]
+
+    def _sizes(self, run: _Run, stage: Stage) -> Sizes:
+        return run.batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
+
+    def _specs(self, stage: Stage) -> tuple[TensorSpec, ...]:
+        return self._model.module(stage.module).layers[self._chunk(stage).stop - 1].output
+
+    def _sources(self, run: _Run, stage: Stage) -> list[Stage]:
+        """The forwards whose outputs a forward takes."""
+        if stage.chunk:
+            return [Stage("F", stage.module, stage.chunk - 1, stage.microbatch, stage.sub)]
+        subs = run.batch.microbatches[stage.microbatch].subs
+        return [
+            Stage("F", module, self._last[module], stage.microbatch, sub)
+            for module in self._model.upstream(stage.module)
+            for sub in range(len(subs[module]))
+        ]
+
+    def _targets(self, run: _Run, stage: Stage) -> list[Stage]:
+        """The forwards that take a forward's outputs."""
+        if stage.chunk < self._last[stage.module]:
+            return [Stage("F", stage.module, stage.chunk + 1, stage.microbatch, stage.sub)]
+        subs = run.batch.microbatches[stage.microbatch].subs
+        return [
+            Stage("F", module, 0, stage.microbatch, sub)
+            for module in self._model.downstream(stage.module)
+            for sub in range(len(subs[module]))
+        ]
+
+    def _load_fields(self, run: _Run, stage: Stage) -> None:
+        chunk = self._chunk(stage)
+        names = fields_of(self._model.module(stage.module).layers[chunk.start : chunk.stop])
+        microbatch = run.batch.microbatches[stage.microbatch]
+        start, stop = microbatch.subs[stage.module][stage.sub]
+        run.fields[stage] = self._load(microbatch, stage.module, names, start, stop)
+
+    def _take(self, run: _Run, source: Stage, target: Stage) -> Tensors:
+        edge = source, target
+        tensors = run.arrived.pop(edge, None)
+        if tensors is None:
+            tensors = run.handed.pop(edge, None)
+        if tensors is None:
+            raise StageError(f"{target} runs before {source} has handed its tensors on")
+        return tensors
+
+    def _forward(self, run: _Run, stage: Stage) -> None:
+        sources = self._sources(run, stage)
+        leaves: list[tuple[Stage, Tensors]] = []
+        taken: dict[Stage, Tensors] = {}
+        for source in sources:
+            tensors = self._take(run, source, stage)
+            if run.train and self._model.backward(source.module):
+                tensors = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
+                leaves.append((source, tensors))
+            taken[source] = tensors
+        x = _unpack(taken[sources[0]]) if stage.chunk else self._gather(stage, taken)
+        context = Context(self._sizes(run, stage), run.fields.pop(stage, {}))
+        output = self._compute.forward(self._chunk(stage), x, context)
+        tensors = list(output) if isinstance(output, tuple | list) else [output]
+        self._check(run, stage, tensors)
+        backward = run.train and self._model.backward(stage.module)
+        if backward:
+            run.leaves[stage] = leaves
+        if stage.module == self._model.loss_module and stage.chunk == self._last[stage.module]:
+            self._lose(run, stage, output, context)
+            return
+        if backward:
+            run.outputs[stage] = tensors
+        for target in self._targets(run, stage):
+            run.handed[stage, target] = [t.detach() for t in tensors]
+
+    def _lose(self, run: _Run, stage: Stage, output: Any, context: Context) -> None:
+        loss = self._compute.loss(output, context)
+        if run.train:
+            run.losses[stage] = loss
+        value = loss.detach().clone()
+        self.loss_sum = value if self.loss_sum is None else self.loss_sum + value
+        if self._keep_logits:
+            self.logits[stage.microbatch] = output.detach()
+
+    def _gather(self, stage: Stage, taken: Mapping[Stage, Tensors]) -> dict[str, Any]:
+        """Each upstream module's outputs, sub-microbatches concatenated in instance order."""
+        inputs = {}
+        for module in self._model.upstream(stage.module):
+            parts = [tensors for source, tensors in taken.items() if source.module == module]
+            if parts:
+                whole = parts[0] if len(parts) == 1 else [torch.cat(columns) for columns in zip(*parts, strict=True)]
+            else:
+                none = Sizes((), ())
+                specs = self._model.module(module).layers[-1].output
+                whole = [
+                    torch.zeros(spec.shape(none), dtype=self._dtype(spec.dtype), device=self._device) for spec in specs
+                ]
+            inputs[module] = _unpack(whole)
+        return inputs
+
+    def _check(self, run: _Run, stage: Stage, tensors: Sequence[torch.Tensor]) -> None:
+        """Outputs must have the planned shapes: the receiver has buffers of just these."""
+        specs, sizes = self._specs(stage), self._sizes(run, stage)
+        planned = [(spec.shape(sizes), self._dtype(spec.dtype)) for spec in specs]
+        found = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+        if planned != found:
+            samples = ", ".join(s.id for s in run.batch.microbatches[stage.microbatch].samples[:4])
+            raise StageError(
+                f"{stage.module} chunk {stage.chunk}, microbatch {stage.microbatch} (samples {samples}): output is "
+                f"{found}, planned from metadata {planned}; make the dataset's metadata and the layer's output agree"
+            )
+
+    def _backward(self, run: _Run, stage: Stage) -> None:
+        forward = Stage("F", stage.module, stage.chunk, stage.microbatch, stage.sub)
+        leaves = run.leaves.pop(forward)
+        if forward in run.losses:
+            self._compute.backward_loss(run.losses.pop(forward))
+        else:
+            outputs = [t for t in run.outputs.pop(forward) if t.is_floating_point()]
+            gradients = self._gradients(run, forward, stage)
+            pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
+            if pairs:
+                self._compute.backward([o for o, _ in pairs], [g for _, g in pairs])
+        for source, tensors in leaves:
+            target = Stage("B", source.module, source.chunk, source.microbatch, source.sub)
+            run.handed[stage, target] = [
+                torch.zeros_like(t) if t.grad is None else t.grad for t in tensors if t.is_floating_point()
+            ]
+
+    def _gradients(self, run: _Run, forward: Stage, stage: Stage) -> Tensors:
+        """Gradients of a forward's outputs, summed over all who took them."""
+        total: Tensors = []
+        for target in self._targets(run, forward):
+            back = Stage("B", target.module, target.chunk, target.microbatch, target.sub)
+            part = self._take(run, back, stage)
+            total = [a + b for a, b in zip(total, part, strict=True)] if total else part
+        return total
+
+
+def _unpack(tensors: Sequence[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)

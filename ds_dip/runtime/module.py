@@ -1,0 +1,162 @@
+"""DIPModule: a PipelineModule whose rank holds several chunks of several modality modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from deepspeed.runtime.pipe.module import LayerSpec, PipelineModule
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ds_dip.models.context import Context
+from ds_dip.models.partition import Chunk, Partition
+from ds_dip.models.spec import Model
+
+#: A layer that is still to be built: DeepSpeed's LayerSpec or TiedLayerSpec, or a factory without arguments.
+LayerFactory = LayerSpec | Callable[[], nn.Module]
+#: The loss summed over a microbatch, from the loss chunk's output.
+LossFunction = Callable[[Any, Context], torch.Tensor]
+
+
+class _FactorySpec(LayerSpec):  # type: ignore[misc]  # DeepSpeed is untyped
+    """A LayerSpec that calls a factory, so that only the owning rank builds the layer."""
+
+    def __init__(self, factory: Callable[[], nn.Module]) -> None:
+        super().__init__(nn.Module)
+        self._factory = factory
+
+    def __repr__(self) -> str:
+        return repr(self._factory)
+
+    def build(self, log: bool = False) -> nn.Module:
+        """The layer."""
+        return self._factory()
+
+
+class DIPModule(PipelineModule):  # type: ignore[misc]  # DeepSpeed is untyped
+    """All chunks of one rank, cut as the partition says.
+
+    ``layers`` gives every module's layers in order: factories without arguments, LayerSpecs, or
+    TiedLayerSpecs. Each layer is called as ``layer(x, context)`` (see ``models.context.Context``);
+    a TiedLayerSpec's ``forward_fn`` as ``forward_fn(module, x, context)``. ``loss_fn(output,
+    context)`` is the loss summed over the microbatch. Other arguments are PipelineModule's.
+
+    Raises ValueError where layers, model and partition disagree.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        partition: Partition,
+        layers: Mapping[str, Sequence[LayerFactory]],
+        loss_fn: LossFunction,
+        **kwargs: Any,
+    ) -> None:
+        _agree(model, partition, layers)
+        # nn.Module refuses attributes before its own __init__, which already partitions.
+        self.__dict__["model"], self.__dict__["partition"] = model, partition
+        specs = [
+            layer if isinstance(layer, LayerSpec) else _FactorySpec(layer)
+            for module in model.modules
+            for layer in layers[module.name]
+        ]
+        kwargs.setdefault("num_stages", None if kwargs.get("topology") else partition.ranks)
+        super().__init__(layers=specs, loss_fn=loss_fn, **kwargs)
+
+    def _partition_layers(self, method: str = "uniform") -> None:  # noqa: ARG002  # the partition is given
+        if self._topo.get_dim("pipe") != self.partition.ranks:
+            raise ValueError(
+                f"the partition is for {self.partition.ranks} pipeline ranks, the topology has "
+                f"{self._topo.get_dim('pipe')}; make a partition for that many ranks"
+            )
+        offset, self._bounds = 0, {}
+        for module in self.model.modules:
+            for chunk in self.partition.of(module.name):
+                self._bounds[chunk] = (offset + chunk.start, offset + chunk.stop)
+            offset += len(module.layers)
+        self.parts = [0, *(stop for _, stop in self._bounds.values())]
+        self.local_chunks = self.partition.on(self.stage_id)
+        self._set_bounds(*(self._bounds[self.local_chunks[0]] if self.local_chunks else (0, 0)))
+
+    def stage_owner(self, layer_idx: int) -> int:
+        """The pipeline rank that holds a layer, by its index over all modules."""
+        for chunk, (start, stop) in self._bounds.items():
+            if start <= layer_idx < stop:
+                return chunk.rank
+        raise IndexError(f"layer {layer_idx} does not exist: the model has {self._num_layers} layers")
+
+    def _build(self) -> None:
+        self._functions: dict[Chunk, list[Any]] = {}
+        for chunk in self.local_chunks:
+            self._set_bounds(*self._bounds[chunk])
+            self.forward_funcs = []
+            super()._build()
+            self._functions[chunk] = self.forward_funcs
+        for chunk in self.local_chunks:
+            if self.model.module(chunk.module).frozen:
+                for layer in self._functions[chunk]:
+                    if isinstance(layer, nn.Module):
+                        layer.requires_grad_(False)
+        self._activate_first()
+
+    def _activate_first(self) -> None:
+        if self.local_chunks:
+            self._activate(self.local_chunks[0])
+
+    def _activate(self, chunk: Chunk) -> None:
+        """Let PipelineModule's own methods see one chunk as the whole module."""
+        self.forward_funcs = self._functions[chunk]
+        self._set_bounds(*self._bounds[chunk])
+
+    def layers_of(self, chunk: Chunk) -> dict[int, Any]:
+        """A local chunk's layers by their index in the module."""
+        return dict(enumerate(self._functions[chunk], chunk.start))
+
+    def forward(self, chunk: Chunk, x: Any, context: Context) -> Any:
+        """Run one local chunk; with an activation checkpoint interval, recompute in the backward."""
+        functions = self._functions[chunk]
+
+        def run(start: int, stop: int, x: Any) -> Any:
+            for layer in functions[start:stop]:
+                x = layer(x, context)
+            return x
+
+        interval = self.activation_checkpoint_interval
+        if not interval or not torch.is_grad_enabled():
+            return run(0, len(functions), x)
+        for start in range(0, len(functions), interval):
+            x = checkpoint(run, start, min(start + interval, len(functions)), x, use_reentrant=False)
+        return x
+
+    def save_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Write the layer files of every local chunk."""
+        for chunk in self.local_chunks:
+            self._activate(chunk)
+            super().save_state_dict(*args, **kwargs)
+        self._activate_first()
+
+    def load_state_dir(self, *args: Any, **kwargs: Any) -> None:
+        """Read the layer files of every local chunk."""
+        for chunk in self.local_chunks:
+            self._activate(chunk)
+            super().load_state_dir(*args, **kwargs)
+        self._activate_first()
+
+
+def _agree(model: Model, partition: Partition, layers: Mapping[str, Sequence[LayerFactory]]) -> None:
+    for module in model.modules:
+        given = len(layers.get(module.name, ()))
+        if given != len(module.layers):
+            raise ValueError(
+                f"module {module.name!r}: {given} layers to build, the model describes {len(module.layers)}; "
+                "give one layer for each"
+            )
+        chunks = partition.of(module.name)
+        bounds = [0, *(chunk.stop for chunk in chunks)]
+        if not chunks or bounds[-1] != given or [chunk.start for chunk in chunks] != bounds[:-1]:
+            raise ValueError(
+                f"module {module.name!r}: the partition's chunks end at layers {bounds[1:]}, expected a chain over "
+                f"layers 0 to {given}; make the partition from this model"
+            )
