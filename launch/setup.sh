@@ -32,9 +32,13 @@ setup_environment() {
 
     local stamp="$venv/.ds_dip-setup" wanted
     wanted="$(cd "$DS_DIP_ROOT" && cat setup.cfg pyproject.toml launch/constraints.txt launch/setup.sh | sha256sum)"
-    wanted="${wanted%% *} $("$python" --version 2>&1) $DS_DIP_ROOT"
+    wanted="${wanted%% *} $DS_DIP_ROOT"
     if [[ -x "$venv/bin/python" && "$(cat "$stamp" 2>/dev/null)" == "$wanted" ]]; then
         return 0
+    fi
+    if [[ -f "$stamp" && "$(cut -d' ' -f2- "$stamp")" != "$DS_DIP_ROOT" ]]; then
+        echo "setup: $venv was made for another folder; making it anew"
+        rm -rf "$venv"
     fi
 
     local gpu_torch pip
