@@ -1,1 +1,18 @@
 """Datasets that tell a sample's metadata without decoding it, and the sampler that owns the order."""
+
+from __future__ import annotations
+
+from ds_dip.data.collate import collate
+from ds_dip.data.metadata import Dataset, SampleMetadata, read_batch, write_batch
+from ds_dip.data.reference import DatasetReference
+from ds_dip.data.sampler import Sampler
+
+__all__ = [
+    "Dataset",
+    "DatasetReference",
+    "SampleMetadata",
+    "Sampler",
+    "collate",
+    "read_batch",
+    "write_batch",
+]

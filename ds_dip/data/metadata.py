@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+
+from ds_dip.files import FileError, write_atomic
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +39,81 @@ class Dataset(Protocol):
     def load(self, sample: str, fields: Sequence[str]) -> Mapping[str, list[np.ndarray]]:
         """For each field, one array an instance of the module the field belongs to."""
         ...
+
+
+FORMAT = "ds-dip/batch"
+
+
+def write_batch(path: str | Path, samples: Iterable[SampleMetadata]) -> None:
+    """Write samples' metadata as ``ds-dip/batch`` 1 JSON Lines, atomically."""
+    lines = [json.dumps({"format": FORMAT, "version": 1})]
+    for sample in samples:
+        document: dict[str, Any] = {"id": sample.id, "modules": {k: list(v) for k, v in sample.modules.items()}}
+        if sample.merged:
+            document["merged"] = {name: list(sizes) for name, sizes in sample.merged.items()}
+        lines.append(json.dumps(document | {"loss_tokens": sample.loss_tokens}))
+    write_atomic(path, "\n".join(lines) + "\n")
+
+
+def read_batch(path: str | Path) -> tuple[SampleMetadata, ...]:
+    """Read samples' metadata from a ``ds-dip/batch`` 1 file.
+
+    Raises FileError, one sentence with the line, the field, the value found and what was expected.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error.strerror}); give the path of a {FORMAT} file") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path}: is not UTF-8 text ({error.reason}); expected a {FORMAT} file") from error
+    header = _object(f"{path}: line 1", lines[0] if lines else "")
+    for name, wanted in (("format", FORMAT), ("version", 1)):
+        if header.get(name) != wanted:
+            raise FileError(f"{path}: line 1: field {name!r} is {header.get(name)!r}, expected {wanted!r}")
+    return tuple(
+        _sample(f"{path}: line {number}", line) for number, line in enumerate(lines[1:], start=2) if line.strip()
+    )
+
+
+def _object(where: str, line: str) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except ValueError as error:
+        raise FileError(f"{where}: is not JSON ({error}); expected one object a line") from error
+    if not isinstance(document, dict):
+        raise FileError(f"{where}: holds a {type(document).__name__}, expected a JSON object")
+    return document
+
+
+def _sample(where: str, line: str) -> SampleMetadata:
+    document = _object(where, line)
+    for name in document:
+        if name not in ("id", "modules", "merged", "loss_tokens"):
+            raise FileError(f"{where}: field {name!r} is unknown; use id, modules, merged and loss_tokens")
+    id = document.get("id")
+    if not isinstance(id, str):
+        raise FileError(f"{where}: field 'id' is {id!r}, expected a string")
+    modules = _sizes(where, "modules", document.get("modules"))
+    merged = _sizes(where, "merged", document.get("merged", {}))
+    for name, sizes in merged.items():
+        if name not in modules or len(modules[name]) != len(sizes):
+            raise FileError(
+                f"{where}: field 'merged.{name}' has {len(sizes)} instances, expected the "
+                f"{len(modules.get(name, ()))} of 'modules.{name}'"
+            )
+    loss_tokens = document.get("loss_tokens", sum(modules["language"]) if "language" in modules else None)
+    if not isinstance(loss_tokens, int) or isinstance(loss_tokens, bool) or loss_tokens < 0:
+        raise FileError(
+            f"{where}: field 'loss_tokens' is {loss_tokens!r}, expected a whole number of at least 0 "
+            "(it may be left out where there is a module 'language')"
+        )
+    return SampleMetadata(id, modules, loss_tokens, merged)
+
+
+def _sizes(where: str, name: str, value: Any) -> dict[str, tuple[int, ...]]:
+    if not isinstance(value, dict):
+        raise FileError(f"{where}: field {name!r} is {value!r}, expected an object of module to list of sizes")
+    for module, sizes in value.items():
+        if not isinstance(sizes, list) or not all(type(size) is int and size > 0 for size in sizes):
+            raise FileError(f"{where}: field '{name}.{module}' is {sizes!r}, expected a list of whole numbers above 0")
+    return {module: tuple(sizes) for module, sizes in value.items()}

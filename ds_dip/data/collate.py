@@ -1,0 +1,60 @@
+"""Loads what a stage needs: the fields of a range of a module's instances in a microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ds_dip.data.metadata import Dataset, SampleMetadata
+
+
+def collate(
+    dataset: Dataset, samples: Sequence[SampleMetadata], module: str, fields: Sequence[str], start: int, stop: int
+) -> dict[str, np.ndarray]:
+    """For each field, instances ``start`` to ``stop`` (exclusive) of ``module``, concatenated along dimension 0.
+
+    Instances count through the microbatch's samples in order. Only samples with one of these instances are loaded.
+    Raises ValueError where the range is empty or not in the microbatch, or where what is loaded does not agree with
+    the metadata.
+    """
+    total = sum(len(sample.modules[module]) for sample in samples)
+    if not 0 <= start < stop <= total:
+        raise ValueError(
+            f"instances {start} to {stop} of module {module!r} were asked for, and the microbatch has {total}; "
+            "give a range of at least one instance within it"
+        )
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in fields}
+    first = 0
+    for sample in samples:
+        last = first + len(sample.modules[module])
+        low, high = max(start, first) - first, min(stop, last) - first
+        if low < high and fields:
+            loaded = dataset.load(sample.id, fields)
+            for name in fields:
+                parts[name] += _checked(sample, module, name, loaded)[low:high]
+        first = last
+    return {name: arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for name, arrays in parts.items()}
+
+
+def _checked(
+    sample: SampleMetadata, module: str, name: str, loaded: Mapping[str, list[np.ndarray]]
+) -> list[np.ndarray]:
+    """The field's arrays, after comparing them with the metadata."""
+    where = f"sample {sample.id!r}, field {name!r}"
+    if name not in loaded:
+        raise ValueError(f"{where}: the dataset gave only {', '.join(loaded) or 'nothing'}; make load() give it")
+    sizes = tuple(len(array) for array in loaded[name])
+    wanted = sample.modules[module]
+    if len(sizes) != len(wanted):
+        raise ValueError(
+            f"{where}: {len(sizes)} instances were loaded and the metadata says {len(wanted)} for module {module!r}; "
+            "make load() and metadata() agree"
+        )
+    for place, (size, expected) in enumerate(zip(sizes, wanted, strict=True)):
+        if size != expected:
+            raise ValueError(
+                f"{where}: instance {place} has size {size} and the metadata says {expected} for module {module!r}; "
+                "make load() and metadata() agree"
+            )
+    return list(loaded[name])

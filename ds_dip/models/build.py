@@ -1,0 +1,55 @@
+"""From a model's layers to torch modules, each the same whatever rank builds it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ds_dip.models.layers import BUILDERS
+from ds_dip.models.spec import Layer, Model
+
+
+@dataclass(frozen=True)
+class LayerFactory:
+    """Builds one layer on the CPU, in torch's default dtype; calls give equal weights, whatever was built before."""
+
+    layer: Layer
+    seed: int
+    frozen: bool
+
+    def __call__(self) -> nn.Module:
+        """Build the layer; torch's random state is left as it was."""
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.default_generator.manual_seed(self.seed)
+            module = BUILDERS[self.layer.kind](self.layer)
+        return module.requires_grad_(not self.frozen)
+
+
+def layer_factories(model: Model, seed: int = 0) -> Mapping[str, tuple[Callable[[], nn.Module], ...]]:
+    """For each module, one factory a layer, in order.
+
+    A layer's weights depend on ``seed``, its module's name and its position alone, so every partition starts from
+    the same model. Raises ValueError for a kind of layer that is not ours.
+    """
+    for module in model.modules:
+        for layer in module.layers:
+            if layer.kind not in BUILDERS:
+                raise ValueError(
+                    f"module {module.name!r} has a layer of kind {layer.kind!r}, expected one of {', '.join(BUILDERS)}"
+                )
+    return {
+        module.name: tuple(
+            LayerFactory(layer, _layer_seed(seed, module.name, index), module.frozen)
+            for index, layer in enumerate(module.layers)
+        )
+        for module in model.modules
+    }
+
+
+def _layer_seed(seed: int, module: str, index: int) -> int:
+    digest = hashlib.sha256(f"{seed}/{module}/{index}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")

@@ -1,0 +1,102 @@
+"""The kinds of layer our own models are made of, as specifications without torch.
+
+Every number a layer's cost depends on lies in ``Layer.options``. With N the sum of the instances' sizes
+s_i, M the sum of their merged sizes, D ``hidden``, H ``heads``, G ``kv_heads``, d ``head_dim`` and F
+``ffn``, the forward takes (the backward of trainable layers twice as much, half of it for the weights):
+
+=================  ==========================================================  ==============================
+kind               FLOP                                                        parameters
+=================  ==========================================================  ==============================
+patch_embedding    2 N patch² channels D                                       patch² channels D + D + 2 side D
+encoder_block      2 N D (2 H + 2 G) d + 4 Σ s_i² H d + 2 N (2 + gated) D F    D (2 H + 2 G) d + (2 + gated) D F
+                                                                               + (H + 2 G) d + D
+                                                                               + (1 + gated) F + D + 4 D
+merger             2 M (merge D output + output²)                              merge D output + output² + 2 output + 2 D
+token_embedding    none: it moves N D elements                                 vocabulary D
+decoder_block      2 N D (2 H + 2 G) d + 2 Σ s_i² H d + 2 N (2 + gated) D F    D (2 H + 2 G) d + (2 + gated) D F + 2 D
+head               2 N D vocabulary                                            D vocabulary + D
+=================  ==========================================================  ==============================
+
+An encoder block attends within each instance in both directions, a decoder block causally (half of the
+products). ``depth`` scales the initial weights and ``rope_theta`` the rotary positions; neither costs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ds_dip.models.spec import Layer, TensorSpec
+
+#: Label of a token that is not supervised.
+IGNORED = -100
+#: Option of a token embedding that holds the token standing for one output row of an upstream module.
+PLACEHOLDER = "placeholder_"
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """The size of a block: hidden size, heads, key/value groups, size of a head, feed-forward size."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    gated: bool
+
+    def options(self, depth: int) -> dict[str, int]:
+        """The block's options; ``depth`` is the number of blocks in its module."""
+        return {
+            "hidden": self.hidden,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "ffn": self.ffn,
+            "gated": int(self.gated),
+            "depth": depth,
+        }
+
+
+def patch_embedding(hidden: int, patch: int, channels: int, side: int, field: str = "pixels") -> Layer:
+    """First layer of an image encoder: patches [N, patch² channels] to [N, hidden], with positions.
+
+    An instance is a square image whose patches lie row by row, at most ``side`` x ``side`` of them.
+    """
+    options = {"hidden": hidden, "patch": patch, "channels": channels, "side": side}
+    return Layer("patch_embedding", (TensorSpec(("tokens", hidden)),), (field,), options)
+
+
+def encoder_block(width: Width, depth: int) -> Layer:
+    """Pre-norm transformer block, [N, hidden] to [N, hidden], attention within each instance."""
+    return Layer("encoder_block", (TensorSpec(("tokens", width.hidden)),), (), width.options(depth))
+
+
+def merger(hidden: int, merge: int, output: int) -> Layer:
+    """Last layer of an image encoder, the adapter: squares of ``merge`` patches become one row [M, output].
+
+    It lies at the end of the encoder so that the boundary carries the small merged rows.
+    """
+    return Layer("merger", (TensorSpec(("merged", output)),), (), {"hidden": hidden, "merge": merge, "output": output})
+
+
+def token_embedding(hidden: int, vocabulary: int, placeholders: Mapping[str, int]) -> Layer:
+    """First layer of a language model: tokens [N] to [N, hidden].
+
+    ``placeholders`` name, in data-flow order, the token that stands for one row of each upstream module's output.
+    """
+    options = {"hidden": hidden, "vocabulary": vocabulary}
+    options |= {PLACEHOLDER + module: token for module, token in placeholders.items()}
+    return Layer("token_embedding", (TensorSpec(("tokens", hidden)),), ("tokens",), options)
+
+
+def decoder_block(width: Width, depth: int, rope_theta: int) -> Layer:
+    """Pre-norm transformer block with rotary positions, causal within each instance, [N, hidden] to the same."""
+    options = width.options(depth) | {"rope_theta": rope_theta}
+    return Layer("decoder_block", (TensorSpec(("tokens", width.hidden)),), (), options)
+
+
+def head(hidden: int, vocabulary: int) -> Layer:
+    """Last layer of a language model: final norm and logits [N, vocabulary]; the loss reads ``labels`` beside it."""
+    options = {"hidden": hidden, "vocabulary": vocabulary}
+    return Layer("head", (TensorSpec(("tokens", vocabulary)),), ("labels",), options)

@@ -1,0 +1,197 @@
+"""The torch layers of our own models: packed instances of any size, without padding.
+
+Every layer is called as ``layer(x, context)`` (see ``context.Context``). Initial weights are normal with standard
+deviation 1/sqrt(inputs); projections that end in the residual stream are smaller by sqrt(2 depth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ds_dip.models.context import Context
+from ds_dip.models.kinds import PLACEHOLDER
+from ds_dip.models.norms import layer_norm, rms_norm
+from ds_dip.models.packing import attention, grid, rotary, rotate, squares
+from ds_dip.models.spec import Layer
+
+#: What the first layer of a module gets: outputs per upstream module.
+Upstream = Mapping[str, Tensor | tuple[Tensor, ...]]
+
+
+def _linear(inputs: int, outputs: int, bias: bool, depth: int = 0) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    nn.init.normal_(layer.weight, std=(inputs * max(1, 2 * depth)) ** -0.5)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+class PatchEmbedding(nn.Module):
+    """Patches [N, patch² channels] of square images to [N, hidden], with learned row and column positions."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        o = layer.options
+        (self.field,) = layer.fields
+        self.side = o["side"]
+        self.project = _linear(o["patch"] ** 2 * o["channels"], o["hidden"], bias=True)
+        self.rows = nn.Parameter(torch.randn(o["side"], o["hidden"]) * 0.5)
+        self.columns = nn.Parameter(torch.randn(o["side"], o["hidden"]) * 0.5)
+
+    def forward(self, x: Upstream, context: Context) -> Tensor:  # noqa: ARG002 -- every layer's signature
+        """Embed the patches of ``field``; takes nothing from upstream."""
+        pixels = context.fields[self.field].to(self.project.weight.dtype)
+        tokens = context.sizes.tokens
+        largest = max(tokens, default=0)
+        if largest > self.side**2:
+            raise ValueError(
+                f"an image has {largest} patches, more than the {self.side} x {self.side} of the model's image size; "
+                "give smaller images or a model with a larger one"
+            )
+        rows, columns = grid(tokens, pixels.device)
+        embedded: Tensor = self.project(pixels)
+        return embedded + functional.embedding(rows, self.rows) + functional.embedding(columns, self.columns)
+
+
+class Attention(nn.Module):
+    """Self-attention within each instance with grouped heads, [N, hidden] to [N, hidden].
+
+    With ``rope_theta`` it is causal and turns queries and keys by their positions.
+    """
+
+    def __init__(self, options: Mapping[str, int], bias: bool) -> None:
+        super().__init__()
+        self.heads, self.groups, self.head_dim = options["heads"], options["kv_heads"], options["head_dim"]
+        self.theta = options.get("rope_theta")
+        width = self.heads * self.head_dim
+        self.project = _linear(options["hidden"], width + 2 * self.groups * self.head_dim, bias)
+        self.output = _linear(width, options["hidden"], bias, options["depth"])
+
+    def forward(self, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
+        """Mix the rows of each instance."""
+        projected = self.project(x).unflatten(-1, (-1, self.head_dim))
+        turned, value = projected.split((self.heads + self.groups, self.groups), dim=1)
+        if self.theta is not None:
+            turned = rotate(turned, rotary(tokens, self.head_dim, self.theta, x.dtype, x.device))
+        query, key = turned.split((self.heads, self.groups), dim=1)
+        mixed = attention(query, key, value, tokens, causal=self.theta is not None)
+        output: Tensor = self.output(mixed.flatten(1))
+        return output
+
+
+class FeedForward(nn.Module):
+    """GELU feed-forward, or gated by SiLU, [N, hidden] to [N, hidden]."""
+
+    def __init__(self, options: Mapping[str, int], bias: bool) -> None:
+        super().__init__()
+        self.gated = bool(options["gated"])
+        self.inner = _linear(options["hidden"], options["ffn"] * (1 + self.gated), bias)
+        self.output = _linear(options["ffn"], options["hidden"], bias, options["depth"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform every row."""
+        inner = self.inner(x)
+        if self.gated:
+            gate, up = inner.chunk(2, dim=-1)
+            inner = functional.silu(gate) * up
+        else:
+            inner = functional.gelu(inner, approximate="tanh")
+        output: Tensor = self.output(inner)
+        return output
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block, [N, hidden] to [N, hidden].
+
+    An encoder's has LayerNorm and biases, a decoder's RMSNorm and none.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        encoder = layer.kind == "encoder_block"
+        norm = layer_norm if encoder else rms_norm
+        self.attention_norm = norm(layer.options["hidden"])
+        self.attention = Attention(layer.options, bias=encoder)
+        self.feed_forward_norm = norm(layer.options["hidden"])
+        self.feed_forward = FeedForward(layer.options, bias=encoder)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Attention, then feed-forward, each added to the residual stream."""
+        x = x + self.attention(self.attention_norm(x), context.sizes.tokens)
+        output: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        return output
+
+
+class Merger(nn.Module):
+    """The adapter: every square of ``merge`` patches [N, hidden] becomes one row [M, output]."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        o = layer.options
+        self.merge = o["merge"]
+        self.norm = layer_norm(o["hidden"])
+        self.inner = _linear(o["merge"] * o["hidden"], o["output"], bias=True)
+        self.output = _linear(o["output"], o["output"], bias=True)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Merge neighbours and project them to the language model's width."""
+        order = squares(context.sizes.tokens, self.merge, x.device)
+        merged = self.norm(x).index_select(0, order).view(-1, self.merge * x.shape[1])
+        output: Tensor = self.output(functional.gelu(self.inner(merged), approximate="tanh"))
+        return output
+
+
+class TokenEmbedding(nn.Module):
+    """Tokens [N] to [N, hidden], with upstream outputs where their placeholder tokens stand."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.placeholders = {
+            name.removeprefix(PLACEHOLDER): token for name, token in layer.options.items() if PLACEHOLDER in name
+        }
+        self.weight = nn.Parameter(torch.randn(layer.options["vocabulary"], layer.options["hidden"]))
+
+    def forward(self, x: Upstream, context: Context) -> Tensor:
+        """Embed ``tokens``; the i-th placeholder of an upstream module takes the i-th row of its output."""
+        tokens = context.fields["tokens"]
+        embedded = functional.embedding(tokens, self.weight)
+        for module, token in self.placeholders.items():
+            rows = x[module]
+            if not isinstance(rows, Tensor):
+                (rows,) = rows
+            places = (tokens == token).nonzero().squeeze(1)
+            if len(places) != len(rows):
+                raise ValueError(
+                    f"module {module!r} gave {len(rows)} rows for {len(places)} placeholder tokens {token}; "
+                    "make the dataset's token merge the model's"
+                )
+            embedded = embedded.index_copy(0, places, rows.to(embedded.dtype))
+        return embedded
+
+
+class Head(nn.Module):
+    """Final norm and logits, [N, hidden] to [N, vocabulary]."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.norm = rms_norm(layer.options["hidden"])
+        self.project = _linear(layer.options["hidden"], layer.options["vocabulary"], bias=False)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:  # noqa: ARG002 -- every layer's signature
+        """Logits of the next token at every row."""
+        logits: Tensor = self.project(self.norm(x))
+        return logits
+
+
+BUILDERS: Mapping[str, Callable[[Layer], nn.Module]] = {
+    "patch_embedding": PatchEmbedding,
+    "encoder_block": Block,
+    "merger": Merger,
+    "token_embedding": TokenEmbedding,
+    "decoder_block": Block,
+    "head": Head,
+}
