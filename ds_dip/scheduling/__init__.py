@@ -1,4 +1,35 @@
-"""Problem -> Schedule: kernels, interleaving, search, memory strategies, baselines and bounds.
+"""Problem -> Schedule with a bound: interleaving, search, memory strategies, baselines, exact proofs.
 
-This room imports nothing of ours and nothing of torch, so it serves other trainers too.
+It knows nothing of models or torch, so it serves other trainers too.
 """
+
+from ds_dip.scheduling.baselines import BASELINES, gpipe, interleaved_1f1b, one_f_one_b
+from ds_dip.scheduling.bounds import lower_bound
+from ds_dip.scheduling.plan import Plan
+from ds_dip.scheduling.problem import Choice, InfeasibleError, Pair, Problem, ProblemError, ScheduleError, Task
+from ds_dip.scheduling.schedule import Schedule, Timeline
+from ds_dip.scheduling.static import BaselineError
+from ds_dip.scheduling.timing import interleave, retime
+from ds_dip.scheduling.verify import verify
+
+__all__ = [
+    "BASELINES",
+    "BaselineError",
+    "Choice",
+    "InfeasibleError",
+    "Pair",
+    "Plan",
+    "Problem",
+    "ProblemError",
+    "Schedule",
+    "ScheduleError",
+    "Task",
+    "Timeline",
+    "gpipe",
+    "interleave",
+    "interleaved_1f1b",
+    "lower_bound",
+    "one_f_one_b",
+    "retime",
+    "verify",
+]

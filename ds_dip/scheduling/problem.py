@@ -7,6 +7,23 @@ from dataclasses import dataclass
 KINDS = ("F", "B", "W")
 
 
+class ProblemError(ValueError):
+    """A problem that means nothing: one sentence says what is wrong, where, and what to do."""
+
+
+class ScheduleError(ValueError):
+    """A schedule that does not fit its problem: a task missing, misplaced, or orders in a cycle."""
+
+
+class InfeasibleError(ValueError):
+    """No schedule fits into memory; ``sufficient_capacity`` (per rank) would be enough."""
+
+    def __init__(self, reason: str, sufficient_capacity: tuple[float | None, ...]) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.sufficient_capacity = sufficient_capacity
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One stage of one (sub-)microbatch: it occupies its rank for exactly ``duration``.

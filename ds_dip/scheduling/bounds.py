@@ -1,0 +1,117 @@
+"""Lower bounds on the makespan: what no schedule can beat."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+
+import numpy as np
+
+from ds_dip.scheduling.arrays import Arrays, Floats, arrays_of
+from ds_dip.scheduling.lifetimes import area_bound
+from ds_dip.scheduling.problem import Problem
+
+
+def lower_bound(problem: Problem) -> tuple[float, str]:
+    """The largest of all bounds and its name: ``chain``, ``head-work-tail``, ``one-machine`` or ``memory-area``."""
+    return strongest(arrays_of(problem))
+
+
+def strongest(arrays: Arrays) -> tuple[float, str]:
+    """The largest bound of arrays; pairs count with the least of every value over their choices."""
+    found = bounds(arrays)
+    name = max(found, key=found.__getitem__)
+    return found[name], name
+
+
+def bounds(arrays: Arrays) -> dict[str, float]:
+    """Every bound by name; the first listed wins a tie."""
+    if not arrays.n:
+        return {"chain": 0.0}
+    least = optimistic(arrays)
+    head, tail = heads(least), tails(least)
+    return {
+        "chain": float((head + least.duration + tail).max()),
+        "head-work-tail": _head_work_tail(least, head, tail),
+        "one-machine": max(_one_machine(least, head, tail, rank) for rank in range(least.ranks)),
+        "memory-area": area_bound(least, head, tail),
+    }
+
+
+def optimistic(arrays: Arrays) -> Arrays:
+    """Every pair with the least duration and memory that any of its choices has, each on its own."""
+    pairs = arrays.problem.pairs
+    if not pairs:
+        return arrays
+    duration, acquire, release = arrays.duration.copy(), arrays.acquire.copy(), arrays.release.copy()
+    for (forward, backward, weight), pair in zip(arrays.pairs.tolist(), pairs, strict=True):
+        duration[forward] = min(choice.forward_duration for choice in pair.choices)
+        duration[backward] = min(choice.backward_duration for choice in pair.choices)
+        acquire[forward] = min(choice.memory for choice in pair.choices)
+        acquire[backward] = release[backward] = 0.0
+        last = backward
+        if weight >= 0:
+            last = weight
+            acquire[weight] = 0.0
+            duration[weight] = min(choice.weight_duration or 0.0 for choice in pair.choices)
+        release[last] = acquire[forward]
+    return replace(arrays, duration=duration, acquire=acquire, release=release, cache={})
+
+
+def heads(arrays: Arrays) -> Floats:
+    """Earliest start of every task by the edges alone, shape (n,)."""
+    head = [0.0] * arrays.n
+    duration = arrays.duration.tolist()
+    pointer, succ, delay = arrays.succ_ptr.tolist(), arrays.succ.tolist(), arrays.succ_delay.tolist()
+    for task in arrays.topo.tolist():
+        end = head[task] + duration[task]
+        for edge in range(pointer[task], pointer[task + 1]):
+            after = succ[edge]
+            head[after] = max(head[after], end + delay[edge])
+    return np.array(head)
+
+
+def tails(arrays: Arrays) -> Floats:
+    """Time that must follow every task's end, by the edges and its own tail, shape (n,)."""
+    tail = arrays.tail.tolist()
+    duration = arrays.duration.tolist()
+    pointer, succ, delay = arrays.succ_ptr.tolist(), arrays.succ.tolist(), arrays.succ_delay.tolist()
+    for task in arrays.topo.tolist()[::-1]:
+        for edge in range(pointer[task], pointer[task + 1]):
+            after = succ[edge]
+            tail[task] = max(tail[task], delay[edge] + duration[after] + tail[after])
+    return np.array(tail)
+
+
+def _head_work_tail(arrays: Arrays, head: Floats, tail: Floats) -> float:
+    best = 0.0
+    for rank in range(arrays.ranks):
+        own = arrays.rank == rank
+        if own.any():
+            best = max(best, float(head[own].min() + arrays.duration[own].sum() + tail[own].min()))
+    return best
+
+
+def _one_machine(arrays: Arrays, head: Floats, tail: Floats, rank: int) -> float:
+    """Jackson's preemptive schedule of one rank: the longest tail first; optimal with preemption."""
+    own = np.nonzero(arrays.rank == rank)[0]
+    coming = sorted(zip(head[own].tolist(), tail[own].tolist(), arrays.duration[own].tolist(), strict=True))
+    ready: list[tuple[float, float]] = []
+    now = best = 0.0
+    position = 0
+    while position < len(coming) or ready:
+        if not ready:
+            now = max(now, coming[position][0])
+        while position < len(coming) and coming[position][0] <= now:
+            _, after, work = coming[position]
+            heapq.heappush(ready, (-after, work))
+            position += 1
+        after, work = heapq.heappop(ready)
+        until = coming[position][0] if position < len(coming) else np.inf
+        if now + work <= until:
+            now += work
+            best = max(best, now - after)
+        else:
+            heapq.heappush(ready, (after, work - (until - now)))
+            now = float(until)
+    return best

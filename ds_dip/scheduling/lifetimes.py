@@ -1,0 +1,96 @@
+"""How long memory must be held: the area (memory x time) that no schedule can avoid."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from ds_dip.scheduling.arrays import Arrays, Floats
+
+
+def area_bound(arrays: Arrays, head: Floats, tail: Floats) -> float:
+    """Least area of a rank over its capacity, after its least head and before its least tail."""
+    best = 0.0
+    held = residences(arrays)
+    for rank in range(arrays.ranks):
+        capacity = float(arrays.capacity[rank])
+        own = (arrays.rank == rank) & ((arrays.acquire > 0) | (arrays.release > 0))
+        if np.isinf(capacity) or not capacity or not own.any():
+            continue
+        best = max(best, float(head[own].min() + held[rank] / capacity + tail[own].min()))
+    return best
+
+
+def residences(arrays: Arrays) -> list[float]:
+    """Least memory x time on every rank: each acquire until its release, along the longest path between."""
+    area = [0.0] * arrays.ranks
+    by_source: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for source, target, mass in lifetimes(arrays):
+        by_source[source].append((target, mass))
+    for source, targets in by_source.items():
+        reach = _longest(arrays, source, {target for target, _ in targets})
+        for target, mass in targets:
+            area[int(arrays.rank[source])] += mass * reach[target]
+    return area
+
+
+def lifetimes(arrays: Arrays) -> list[tuple[int, int, float]]:
+    """Memory from the task that acquires it to one that releases it: (source, target, mass).
+
+    A stage's own backward (weight gradient) comes first, then any later task of the microbatch on
+    the rank. A microbatch whose memory cannot be matched so counts only while its tasks run.
+    """
+    last = {(name, kind): task for task, name, kind in _names(arrays)}
+    rows: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for task in np.nonzero((arrays.acquire > 0) | (arrays.release > 0))[0].tolist():
+        rows[int(arrays.microbatch[task]), int(arrays.rank[task])].append(task)
+    names = {task: name for task, name, _ in _names(arrays)}
+    found: list[tuple[int, int, float]] = []
+    for members in rows.values():
+        open_mass = {task: float(arrays.acquire[task]) for task in members}
+        free = {task: float(arrays.release[task]) for task in members}
+        matched: list[tuple[int, int, float]] = []
+        for task in members:
+            partners = [task, last.get((names[task], 2)), last.get((names[task], 1))]
+            for target in [partner for partner in partners if partner is not None and partner in free]:
+                mass = min(open_mass[task], free[target])
+                if mass > 0 and (target == task or arrays.depth[target] > arrays.depth[task]):
+                    open_mass[task] -= mass
+                    free[target] -= mass
+                    matched.append((task, target, mass))
+        rest = sum(open_mass.values())
+        if rest > 1e-9 * max(float(arrays.acquire[members].sum()), 1e-300):
+            matched = [(task, task, float(arrays.acquire[task])) for task in members if arrays.acquire[task] > 0]
+        found.extend(matched)
+    return found
+
+
+def _names(arrays: Arrays) -> list[tuple[int, tuple[object, ...], int]]:
+    tasks = {task.id: task for task in arrays.problem.tasks}
+    found: list[tuple[int, tuple[object, ...], int]] = []
+    for position, (number, kind) in enumerate(zip(arrays.id.tolist(), arrays.kind.tolist(), strict=True)):
+        task = tasks[number]
+        found.append((position, (task.rank, task.module, task.chunk, task.microbatch, task.sub), kind))
+    return found
+
+
+def _longest(arrays: Arrays, source: int, targets: set[int]) -> dict[int, float]:
+    """Longest time from a task's start to the end of every target it leads to (0 where it does not)."""
+    start = {source: 0.0}
+    end = dict.fromkeys(targets, 0.0)
+    reached: dict[int, list[int]] = defaultdict(list)
+    reached[int(arrays.depth[source])].append(source)
+    level, deepest = int(arrays.depth[source]), int(max(arrays.depth[list(targets)]))
+    for depth in range(level, deepest + 1):
+        for task in reached.get(depth, ()):
+            finish = start[task] + float(arrays.duration[task])
+            if task in end:
+                end[task] = finish
+            for edge in range(arrays.succ_ptr[task], arrays.succ_ptr[task + 1]):
+                after = int(arrays.succ[edge])
+                if after not in start:
+                    start[after] = 0.0
+                    reached[int(arrays.depth[after])].append(after)
+                start[after] = max(start[after], finish + float(arrays.succ_delay[edge]))
+    return end

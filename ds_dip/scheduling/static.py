@@ -1,0 +1,207 @@
+"""Orders that do not look at durations: list scheduling of equal stages, and interleaved 1F1B."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ds_dip.scheduling import reference
+from ds_dip.scheduling.arrays import Arrays, Ints
+from ds_dip.scheduling.problem import ScheduleError
+
+FORWARD, BACKWARD, WEIGHT = 0, 1, 2
+
+
+class BaselineError(ValueError):
+    """A baseline that cannot apply to this problem; the message says why."""
+
+
+def phased(arrays: Arrays) -> Ints:
+    """All forwards before all backwards, breadth first: chunk by chunk, in it by first come."""
+    priority = np.empty(arrays.n, dtype=np.int64)
+    priority[np.lexsort([arrays.priority, arrays.depth, arrays.kind != FORWARD])] = np.arange(arrays.n)
+    return priority
+
+
+def stages(arrays: Arrays) -> Ints:
+    """Numbers shared by the tasks of one kind, module, chunk and rank, shape (n,)."""
+    tasks = {task.id: task for task in arrays.problem.tasks}
+    chunk = np.array([tasks[task].chunk for task in arrays.id.tolist()], dtype=np.int64)
+    stacked = np.stack([arrays.kind, arrays.module, chunk, arrays.rank], axis=1)
+    if not len(stacked):
+        return np.zeros(0, dtype=np.int64)
+    return np.unique(stacked, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def chain(arrays: Arrays, mask: NDArray[np.bool_] | None = None) -> list[list[tuple[int, int]]]:
+    """Per rank its forward stages as (place along the chain of all stages, stage number)."""
+    number = stages(arrays)
+    forward = arrays.kind == FORWARD if mask is None else (arrays.kind == FORWARD) & mask
+    depth: dict[int, int] = defaultdict(int)
+    rank: dict[int, int] = {}
+    for task in np.nonzero(forward)[0].tolist():
+        stage = int(number[task])
+        depth[stage] = max(depth[stage], int(arrays.depth[task]))
+        rank[stage] = int(arrays.rank[task])
+    places = {value: place for place, value in enumerate(sorted(set(depth.values())))}
+    found: list[list[tuple[int, int]]] = [[] for _ in range(arrays.ranks)]
+    for stage, value in depth.items():
+        found[rank[stage]].append((places[value], stage))
+    return [sorted(own) for own in found]
+
+
+def in_flight(arrays: Arrays, mask: NDArray[np.bool_] | None = None) -> list[int]:
+    """How many microbatches 1F1B keeps in flight on every rank: as many as interleaved 1F1B's peak of chunks."""
+    own = chain(arrays, mask)
+    length = 1 + max((place for places in own for place, _ in places), default=0)
+    busy = sum(1 for places in own if places)
+    limits = []
+    for places in own:
+        chunks = length - places[0][0] if places else 1
+        if len(places) > 1:
+            chunks += max(0, busy - 1 - places[0][0])
+        limits.append(max(1, -(-chunks // max(1, len(places)))))
+    return limits
+
+
+def list_order(
+    arrays: Arrays,
+    priority: Ints,
+    limit: list[int] | None = None,
+    mask: NDArray[np.bool_] | None = None,
+) -> list[list[int]]:
+    """Orders that result when every stage takes one time slot and backwards go first.
+
+    ``limit`` bounds the microbatches in flight on a rank, admitted in first-come order; ``mask``
+    leaves out tasks and their edges.
+    """
+    inside = np.ones(arrays.n, dtype=bool) if mask is None else mask
+    key = (arrays.group * arrays.n + priority).tolist() if limit else priority.tolist()
+    kind, rank, group = arrays.kind.tolist(), arrays.rank.tolist(), arrays.group.tolist()
+    pointer, succ = arrays.succ_ptr.tolist(), arrays.succ.tolist()
+    waiting = [0] * arrays.n
+    left: list[dict[int, int]] = [defaultdict(int) for _ in range(arrays.ranks)]
+    members = np.nonzero(inside)[0].tolist()
+    for task in members:
+        left[rank[task]][group[task]] += 1
+        for edge in range(pointer[task], pointer[task + 1]):
+            waiting[succ[edge]] += 1
+    coming = [sorted(groups, reverse=True) for groups in left]
+    flying: list[set[int]] = [set() for _ in range(arrays.ranks)]
+    heaps: list[list[list[tuple[int, int]]]] = [[[], [], []] for _ in range(arrays.ranks)]
+    orders: list[list[int]] = [[] for _ in range(arrays.ranks)]
+    for task in members:
+        if not waiting[task]:
+            heapq.heappush(heaps[rank[task]][kind[task]], (key[task], task))
+    remaining = len(members)
+
+    def admitted(own: int, number: int) -> bool:
+        if limit is None or number in flying[own]:
+            return True
+        if coming[own][-1] != number or len(flying[own]) >= limit[own]:
+            return False
+        flying[own].add(coming[own].pop())
+        return True
+
+    while remaining:
+        picked = []
+        for own, (forward, backward, weight) in enumerate(heaps):
+            if backward and admitted(own, group[backward[0][1]]):
+                picked.append(heapq.heappop(backward)[1])
+            elif forward and admitted(own, group[forward[0][1]]):
+                picked.append(heapq.heappop(forward)[1])
+            elif weight:
+                picked.append(heapq.heappop(weight)[1])
+        if not picked:
+            raise BaselineError("its limit of microbatches in flight blocks itself on this problem's edges")
+        remaining -= len(picked)
+        for task in picked:
+            own, number = rank[task], group[task]
+            orders[own].append(task)
+            left[own][number] -= 1
+            if not left[own][number]:
+                flying[own].discard(number)
+            for after in succ[pointer[task] : pointer[task + 1]]:
+                waiting[after] -= 1
+                if not waiting[after] and inside[after]:
+                    heapq.heappush(heaps[rank[after]][kind[after]], (key[after], after))
+    return orders
+
+
+def interleaved_order(arrays: Arrays) -> list[list[int]]:
+    """Interleaved 1F1B; of Megatron's groups (one microbatch a rank, the rest last) and PyTorch's
+    (rounds of nearly equal size) the one with the shorter makespan.
+    """
+    own = chain(arrays)
+    busy = [places for places in own if places]
+    chunks = {len(places) for places in busy}
+    if len(chunks) > 1:
+        raise BaselineError(
+            f"interleaved 1F1B cannot apply: ranks hold {min(chunks)} to {max(chunks)} chunks; give each as many"
+        )
+    count = len(set(arrays.microbatch.tolist()))
+    depth = len(busy)
+    rounds = max(1, count // depth) if depth else 1
+    even = [count // rounds + (number < count % rounds) for number in range(rounds)]
+    full = [depth] * (count // depth) + [count % depth] * bool(count % depth) if depth else []
+    best: tuple[float, list[list[int]]] | None = None
+    for sizes in (full, even):
+        orders = [_slots(arrays, own, rank, sizes, depth) for rank in range(arrays.ranks)]
+        try:
+            start = reference.retime(arrays, orders)
+        except ScheduleError:
+            continue
+        makespan = max((time + length for time, length in zip(start, arrays.duration.tolist(), strict=True)), default=0)
+        if best is None or makespan < best[0]:
+            best = (makespan, orders)
+    if best is None:
+        raise BaselineError(
+            "interleaved 1F1B cannot apply: its order contradicts this placement; loop chunks over ranks"
+        )
+    return best[1]
+
+
+def _slots(arrays: Arrays, own: list[list[tuple[int, int]]], rank: int, sizes: list[int], depth: int) -> list[int]:
+    """One rank's order: warm-up forwards, then a forward and a backward in turn, then the rest."""
+    places = own[rank]
+    number = stages(arrays)
+    column = {stage: virtual for virtual, (_, stage) in enumerate(places)}
+    microbatch = {value: place for place, value in enumerate(sorted(set(arrays.microbatch.tolist())))}
+    tasks = {task.id: task for task in arrays.problem.tasks}
+    name = {
+        (tasks[int(arrays.id[task])].module, tasks[int(arrays.id[task])].chunk): column[int(number[task])]
+        for task in np.nonzero((arrays.rank == rank) & (arrays.kind == FORWARD))[0]
+    }
+    slots: dict[tuple[bool, int, int], list[tuple[int, int, int]]] = defaultdict(list)
+    mine = np.nonzero(arrays.rank == rank)[0].tolist()
+    for task in mine:
+        identity = tasks[int(arrays.id[task])]
+        virtual = name.get((identity.module, identity.chunk))
+        if virtual is None:
+            raise BaselineError(
+                f"interleaved 1F1B cannot apply: task {identity.id} has no forward of its chunk on rank {rank}"
+            )
+        key = (identity.kind != "F", virtual, microbatch[identity.microbatch])
+        slots[key].append((int(arrays.depth[task]), int(arrays.priority[task]), task))
+    forward: list[list[int]] = []
+    backward: list[list[int]] = []
+    first = 0
+    for size in sizes:
+        for virtual in range(len(places)):
+            for member in range(first, first + size):
+                forward.append([task for *_, task in sorted(slots[False, virtual, member])])
+                backward.append([task for *_, task in sorted(slots[True, len(places) - 1 - virtual, member])])
+        first += size
+    if not places:
+        return []
+    behind = max(0, depth - 1 - places[0][0])
+    warm = behind if len(places) == 1 else 2 * behind + (len(places) - 1) * max(sizes)
+    warm = min(warm, len(forward))
+    slot_order = forward[:warm]
+    for ahead, back in zip(forward[warm:], backward, strict=False):
+        slot_order += [ahead, back]
+    slot_order += backward[len(forward) - warm :]
+    return [task for slot in slot_order for task in slot]
