@@ -1,1 +1,10 @@
-"""A batch's metadata -> microbatches -> sub-microbatches -> Problem."""
+"""Metadata of a global batch -> microbatches -> sub-microbatches -> the Problem that a schedule solves.
+
+Everything here is a deterministic function of metadata and costs, so that every process decides alike.
+"""
+
+from ds_dip.planning.assign import assign
+from ds_dip.planning.build import build_problem
+from ds_dip.planning.cut import PlanningError, cut
+
+__all__ = ["PlanningError", "assign", "build_problem", "cut"]

@@ -1,0 +1,126 @@
+"""Predictions pulled to what this machine really does (DFLOP, adaptive correction).
+
+Per module and kind of stage a line ``factor * predicted + offset`` is fitted to measured stages.
+The offset is what a stage costs whatever its size; the factor is how far the rates were off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ds_dip.costs.model import CostModel
+from ds_dip.models.spec import Sizes
+
+#: Newest measurements kept per module and kind; old ones tell of a machine that may have changed.
+WINDOW = 192
+ITERATION = "iteration"
+#: Seconds that no stage is as short as.
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Uncorrected prediction and measurement of one stage (``kind`` ``F`` or ``B``), in seconds.
+
+    With the module ``""`` and the kind ``"iteration"``: a makespan and the whole iteration.
+    """
+
+    module: str
+    kind: str
+    predicted: float
+    measured: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The correction of one module's stages of one kind; seconds, never negative."""
+
+    module: str
+    kind: str
+    factor: float
+    offset: float
+
+
+@dataclass(frozen=True, slots=True)
+class Corrections:
+    """Fitted corrections and the measurements that they rest on; a value, updated into a new one."""
+
+    fits: tuple[Fit, ...] = ()
+    window: tuple[Measurement, ...] = ()
+
+    def updated(self, measurements: Iterable[Measurement]) -> Corrections:
+        """Corrections that know these measurements too; the oldest beyond the window are dropped.
+
+        Raises ValueError for a measurement that is negative or not finite.
+        """
+        kept: dict[tuple[str, str], list[Measurement]] = {}
+        for item in (*self.window, *measurements):
+            for name, value in (("predicted", item.predicted), ("measured", item.measured)):
+                if not math.isfinite(value) or value < 0:
+                    raise ValueError(
+                        f"{name} is {value} s for {item.kind} of {item.module!r}: give a time of at least 0"
+                    )
+            kept.setdefault((item.module, item.kind), []).append(item)
+        window = {key: items[-WINDOW:] for key, items in sorted(kept.items())}
+        fits = tuple(Fit(*key, *_line(items)) for key, items in window.items())
+        return Corrections(fits, tuple(item for items in window.values() for item in items))
+
+    def seconds(self, module: str, kind: str, predicted: float) -> float:
+        """The corrected prediction of a stage; what was never measured is left as it is."""
+        for fit in self.fits:
+            if fit.module == module and fit.kind == kind:
+                return fit.factor * predicted + fit.offset
+        return predicted
+
+    def iteration(self, makespan: float) -> float:
+        """Predicted seconds of a whole iteration: the makespan and what surrounds it (reduction, step)."""
+        return self.seconds("", ITERATION, makespan)
+
+
+@dataclass(frozen=True)
+class CorrectedCosts:
+    """A cost model with corrections on top; memory and transfers are those of the base."""
+
+    base: CostModel
+    corrections: Corrections
+
+    def forward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
+        """Seconds of the forward."""
+        return self.corrections.seconds(module, "F", self.base.forward(module, start, stop, sizes))
+
+    def backward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
+        """Seconds of the backward."""
+        return self.corrections.seconds(module, "B", self.base.backward(module, start, stop, sizes))
+
+    def activation_bytes(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
+        """Bytes that the forward keeps until the backward has run."""
+        return self.base.activation_bytes(module, start, stop, sizes)
+
+    def transfer(self, bytes: float) -> float:
+        """Seconds of a transfer."""
+        return self.base.transfer(bytes)
+
+
+def _line(items: list[Measurement]) -> tuple[float, float]:
+    """(factor, offset) by the Theil-Sen estimator: up to a quarter of wild measurements do no harm."""
+    predicted = np.array([item.predicted for item in items])
+    measured = np.array([item.measured for item in items])
+    first, second = np.triu_indices(len(items), 1)
+    steps = predicted[second] - predicted[first]
+    # Pairs of nearly equal predictions say nothing about the slope but much about the noise.
+    apart = np.abs(steps) > max(0.05 * float(np.max(predicted)), _NOTHING)
+    if np.count_nonzero(apart) >= 3:
+        slope = float(np.median((measured[second] - measured[first])[apart] / steps[apart]))
+        offset = float(np.median(measured - slope * predicted))
+        if slope >= 0 and offset >= 0:
+            return slope, offset
+        if slope < 0:
+            return 0.0, float(np.median(measured))
+    positive = predicted > _NOTHING
+    if not positive.any():
+        return 1.0, float(np.median(measured))
+    return float(np.median(measured[positive] / predicted[positive])), 0.0

@@ -1,0 +1,90 @@
+"""Costs computed from operation counts and rates: right in proportion before anything was measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from ds_dip.costs.operations import is_known, operations
+from ds_dip.models.spec import ELEMENT_BYTES, Model, Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a rank's device does per second; the defaults are one core of a desktop processor.
+
+    A layer takes ``layer_overhead`` seconds and then the longer of its arithmetic at ``flops`` per
+    second and its memory traffic at ``memory`` bytes per second. A backward takes
+    ``backward_ratio`` forwards. A transfer takes ``link_latency`` seconds and then its bytes at
+    ``link`` bytes per second. ``compute`` is the data type the run trains in.
+    """
+
+    flops: float = 2e10
+    memory: float = 5e9
+    layer_overhead: float = 5e-5
+    backward_ratio: float = 2.0
+    link: float = 1e9
+    link_latency: float = 5e-5
+    compute: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "memory", "link"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"rate {name!r} is {value}: give a finite number above 0")
+        for name in ("layer_overhead", "backward_ratio", "link_latency"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"rate {name!r} is {value}: give a finite number of at least 0")
+        if self.compute not in ELEMENT_BYTES:
+            raise ValueError(f"compute data type {self.compute!r} is unknown: use one of {', '.join(ELEMENT_BYTES)}")
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The cost model of a model at some rates.
+
+    ``guessed`` names the layers ``(module, index)`` of a kind whose operations are not known here
+    and whose options say no ``flops_per_token``: they count as one unit a token.
+    """
+
+    model: Model
+    rates: Rates = field(default_factory=Rates)
+
+    @property
+    def guessed(self) -> tuple[tuple[str, int], ...]:
+        """Layers whose cost is a guess."""
+        return tuple(
+            (module.name, index)
+            for module in self.model.modules
+            for index, layer in enumerate(module.layers)
+            if not is_known(layer)
+        )
+
+    def forward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
+        """Seconds of the forward of the layers ``start`` to ``stop``."""
+        width = ELEMENT_BYTES[self.rates.compute]
+        seconds = 0.0
+        for layer in self.model.module(module).layers[start:stop]:
+            count = operations(layer, sizes)
+            traffic = (count.moved + count.weights) * width
+            seconds += self.rates.layer_overhead + max(count.flops / self.rates.flops, traffic / self.rates.memory)
+        return seconds
+
+    def backward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
+        """Seconds of the backward; a frozen module computes the gradients of its inputs only, half of the work."""
+        if not self.model.backward(module):
+            return 0.0
+        share = 0.5 if self.model.module(module).frozen else 1.0
+        return share * self.rates.backward_ratio * self.forward(module, start, stop, sizes)
+
+    def activation_bytes(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
+        """Bytes kept for the backward; what only lives inside a layer's forward is not counted."""
+        width = ELEMENT_BYTES[self.rates.compute]
+        return float(
+            sum(operations(layer, sizes).kept for layer in self.model.module(module).layers[start:stop]) * width
+        )
+
+    def transfer(self, bytes: float) -> float:
+        """Seconds that ``bytes`` take to another rank."""
+        return self.rates.link_latency + bytes / self.rates.link

@@ -1,0 +1,141 @@
+"""Separated placement: every module over all ranks, in chunks whose slowest is as fast as can be (DIP, offline step 3).
+
+Where layers do not divide by the number of chunks, the bounds come from an exact dynamic program
+instead of the paper's L/(P*K).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from ds_dip.costs.model import CostModel
+from ds_dip.costs.roofline import Rates, Roofline
+from ds_dip.models.partition import Chunk, Partition, PartitionError, check_partition
+from ds_dip.models.spec import Model, Sizes
+
+#: One instance that stands for a module's work where nothing better is known, in tokens.
+NOMINAL_TOKENS = 256
+
+
+def make_partition(
+    model: Model,
+    ranks: int,
+    laps: Mapping[str, int] | None = None,
+    sub_microbatch: Mapping[str, int | None] | None = None,
+    costs: CostModel | None = None,
+    *,
+    sizes: Mapping[str, Sizes] | None = None,
+    parts: Mapping[str, Sequence[int]] | None = None,
+) -> Partition:
+    """Chunks of every module: P*K of them, chunk c on rank c mod P in lap c div P.
+
+    ``laps`` is K per module (default 1), ``sub_microbatch`` B per module in instances (default: not
+    cut). Bounds minimise the slowest chunk's forward and backward under ``costs`` (default: the
+    roofline's operation counts) for the instances in ``sizes`` (default: one of 256 tokens).
+    ``parts`` gives explicit numbers of layers a chunk for the modules it names, and thereby their K.
+    Raises PartitionError, with the numbers and the ways out, where a module cannot be cut so.
+    """
+    laps, sub_microbatch, sizes, parts = dict(laps or {}), dict(sub_microbatch or {}), sizes or {}, parts or {}
+    if ranks < 1:
+        raise PartitionError(f"ranks is {ranks}: at least 1 is needed")
+    names = [module.name for module in model.modules]
+    for what, given in (("laps", laps), ("sub_microbatch", sub_microbatch), ("sizes", sizes), ("parts", parts)):
+        if unknown := sorted(set(given) - set(names)):
+            raise PartitionError(f"{what} names {', '.join(unknown)}: the model's modules are {', '.join(names)}")
+    costs = costs or Roofline(model, Rates())
+    chunks: list[Chunk] = []
+    for module in model.modules:
+        name, layers = module.name, len(module.layers)
+        if name in parts:
+            bounds = _explicit_bounds(name, layers, ranks, parts[name], laps.get(name))
+        else:
+            count = _chunk_count(name, layers, ranks, laps.get(name, 1))
+            nominal = sizes.get(name, Sizes((NOMINAL_TOKENS,), (NOMINAL_TOKENS,)))
+            bounds = bottleneck_bounds(layer_seconds(model, name, costs, nominal), count)
+        chunks += [
+            Chunk(name, index, index // ranks, index % ranks, start, stop)
+            for index, (start, stop) in enumerate(pairwise(bounds))
+        ]
+    partition = Partition(ranks, tuple(chunks), tuple((name, sub_microbatch.get(name)) for name in names))
+    check_partition(model, partition)
+    return partition
+
+
+def layer_seconds(model: Model, module: str, costs: CostModel, sizes: Sizes) -> list[float]:
+    """Seconds of each of a module's layers for these instances, forward and, where there is one, backward."""
+    seconds = []
+    for layer in range(len(model.module(module).layers)):
+        where = (module, layer, layer + 1, sizes)
+        seconds.append(costs.forward(*where) + (costs.backward(*where) if model.backward(module) else 0.0))
+    return seconds
+
+
+def bottleneck_bounds(seconds: Sequence[float], chunks: int) -> tuple[int, ...]:
+    """Bounds of ``chunks`` non-empty runs of consecutive layers with the least largest sum.
+
+    Among those, the one with the least sum of squares: what is not on the bottleneck is even too.
+    Raises PartitionError for more chunks than layers.
+    """
+    layers = len(seconds)
+    if not 1 <= chunks <= layers:
+        raise PartitionError(f"{layers} layers cannot be cut into {chunks} chunks: give 1 to {layers}")
+    before = [0.0]
+    for value in seconds:
+        before.append(before[-1] + value)
+
+    # worst[c][j]: the least largest sum when the first j layers are in c chunks.
+    worst = [[math.inf] * (layers + 1) for _ in range(chunks + 1)]
+    worst[0][0] = 0.0
+    for count in range(1, chunks + 1):
+        for stop in range(count, layers + 1):
+            worst[count][stop] = min(
+                max(worst[count - 1][start], before[stop] - before[start]) for start in range(count - 1, stop)
+            )
+    limit = worst[chunks][layers] * (1 + 1e-9)
+
+    even = [[math.inf] * (layers + 1) for _ in range(chunks + 1)]
+    origin = [[0] * (layers + 1) for _ in range(chunks + 1)]
+    even[0][0] = 0.0
+    for count in range(1, chunks + 1):
+        for stop in range(count, layers + 1):
+            for start in range(count - 1, stop):
+                own = before[stop] - before[start]
+                if own <= limit and even[count - 1][start] + own * own < even[count][stop]:
+                    even[count][stop] = even[count - 1][start] + own * own
+                    origin[count][stop] = start
+    bounds = [layers]
+    for count in range(chunks, 0, -1):
+        bounds.append(origin[count][bounds[-1]])
+    return tuple(reversed(bounds))
+
+
+def _chunk_count(name: str, layers: int, ranks: int, laps: int) -> int:
+    if laps < 1:
+        raise PartitionError(f"laps of {name} is {laps}: at least 1 is needed")
+    if layers < ranks * laps:
+        fewer_laps, fewer_ranks = f"set its laps to {layers // ranks}", f"use at most {layers} pipeline ranks"
+        way = fewer_laps if layers >= ranks else fewer_ranks if laps == 1 else f"{fewer_ranks} with 1 lap"
+        raise PartitionError(
+            f"module {name} has {layers} layers, but {ranks} ranks x {laps} laps need {ranks * laps} chunks of at "
+            f"least one layer: {way}, or give the module more layers"
+        )
+    return ranks * laps
+
+
+def _explicit_bounds(name: str, layers: int, ranks: int, part: Sequence[int], laps: int | None) -> tuple[int, ...]:
+    if any(size < 1 for size in part) or sum(part) != layers:
+        raise PartitionError(
+            f"parts of {name} are {list(part)} (sum {sum(part)}), the module has {layers} layers: give at least one "
+            f"layer a chunk and {layers} in all"
+        )
+    if laps is not None and len(part) != ranks * laps:
+        raise PartitionError(
+            f"parts of {name} has {len(part)} chunks, but {ranks} ranks x {laps} laps are {ranks * laps}: give as "
+            "many, or leave out the laps"
+        )
+    bounds = [0]
+    for size in part:
+        bounds.append(bounds[-1] + size)
+    return tuple(bounds)

@@ -1,0 +1,130 @@
+"""``ds-dip/partition`` 1: a partition as a file that is checked against its model when read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ds_dip.costs.model import CostModel
+from ds_dip.files import FileError, read_json, write_json
+from ds_dip.models.partition import Chunk, Partition, PartitionError, check_partition, model_hash
+from ds_dip.models.spec import Model, Sizes
+
+FORMAT = "ds-dip/partition"
+_CHUNK = ("rank", "segment", "start", "stop")
+
+
+def write_partition(
+    path: str | Path,
+    model: Model,
+    partition: Partition,
+    costs: CostModel | None = None,
+    sizes: dict[str, Sizes] | None = None,
+) -> None:
+    """Write a partition atomically, with the hash of the model it is for.
+
+    With ``costs`` and ``sizes`` every chunk also tells its estimated seconds and bytes for these
+    instances. Raises PartitionError for a partition that is not one of the model.
+    """
+    check_partition(model, partition)
+    limits, modules = dict(partition.sub_microbatch), {}
+    for module in model.modules:
+        rows = []
+        for chunk in partition.of(module.name):
+            row: dict[str, Any] = {key: getattr(chunk, key) for key in _CHUNK}
+            if costs is not None and sizes is not None and module.name in sizes:
+                where = (module.name, chunk.start, chunk.stop, sizes[module.name])
+                row["forward_seconds"] = costs.forward(*where)
+                row["backward_seconds"] = costs.backward(*where) if model.backward(module.name) else 0.0
+                row["activation_bytes"] = costs.activation_bytes(*where)
+            rows.append(row)
+        laps = rows[-1]["segment"] + 1
+        modules[module.name] = {"laps": laps, "sub_microbatch": limits[module.name], "chunks": rows}
+    write_json(
+        path,
+        {
+            "format": FORMAT,
+            "version": 1,
+            "model": model.name,
+            "model_sha256": model_hash(model),
+            "ranks": partition.ranks,
+            "modules": modules,
+        },
+    )
+
+
+def read_partition(path: str | Path, model: Model) -> Partition:
+    """Read a partition and check it against the model.
+
+    A module may say ``"parts"`` (layers a chunk, along the chain, over the ranks in turn) in the
+    place of ``"chunks"``. Raises FileError for a field that is wrong or another model's file.
+    """
+    document = read_json(path, FORMAT)
+    wanted = model_hash(model)
+    # A file written by hand for explicit parts has no hash; the layers are checked below all the same.
+    if document.get("model_sha256") not in (None, wanted):
+        raise FileError(
+            f"{path}: field 'model_sha256' is {document['model_sha256']!r}, model {model.name!r} has {wanted!r}; "
+            "make the partition again for this model"
+        )
+    ranks = _whole(path, document, "ranks", 1)
+    modules = document.get("modules")
+    if not isinstance(modules, dict):
+        raise FileError(f"{path}: field 'modules' is {_short(modules)}, expected an object with a member a module")
+    chunks: list[Chunk] = []
+    limits: list[tuple[str, int | None]] = []
+    for name, entry in modules.items():
+        where = f"modules.{name}"
+        if not isinstance(entry, dict):
+            raise FileError(f"{path}: field {where!r} is {_short(entry)}, expected an object")
+        chunks += _parts(path, where, name, entry, ranks) if "parts" in entry else _chunks(path, where, name, entry)
+        limit = entry.get("sub_microbatch")
+        limits.append((name, None if limit is None else _whole(path, entry, "sub_microbatch", 1, where)))
+    order = {module.name: position for position, module in enumerate(model.modules)}
+    chunks.sort(key=lambda chunk: order.get(chunk.module, len(order)))
+    limits.sort(key=lambda limit: order.get(limit[0], len(order)))
+    partition = Partition(ranks, tuple(chunks), tuple(limits))
+    try:
+        check_partition(model, partition)
+    except PartitionError as error:
+        raise FileError(f"{path}: {error}") from error
+    return partition
+
+
+def _chunks(path: str | Path, where: str, name: str, entry: dict[str, Any]) -> list[Chunk]:
+    rows = entry.get("chunks")
+    if not isinstance(rows, list):
+        raise FileError(
+            f"{path}: field '{where}.chunks' is {_short(rows)}, expected a list of chunks (or give 'parts')"
+        )
+    chunks = []
+    for index, row in enumerate(rows):
+        place = f"{where}.chunks[{index}]"
+        if not isinstance(row, dict):
+            raise FileError(f"{path}: field {place!r} is {_short(row)}, expected an object")
+        rank, segment, start, stop = (_whole(path, row, key, 0, place) for key in _CHUNK)
+        chunks.append(Chunk(name, index, segment, rank, start, stop))
+    return chunks
+
+
+def _parts(path: str | Path, where: str, name: str, entry: dict[str, Any], ranks: int) -> list[Chunk]:
+    parts = entry["parts"]
+    if not isinstance(parts, list) or any(isinstance(p, bool) or not isinstance(p, int) for p in parts):
+        raise FileError(f"{path}: field '{where}.parts' is {_short(parts)}, expected a list of layer counts")
+    chunks, start = [], 0
+    for index, size in enumerate(parts):
+        chunks.append(Chunk(name, index, index // ranks, index % ranks, start, start + size))
+        start += size
+    return chunks
+
+
+def _whole(path: str | Path, entry: dict[str, Any], key: str, least: int, where: str = "") -> int:
+    value = entry.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        place = f"{where}.{key}" if where else key
+        raise FileError(f"{path}: field {place!r} is {_short(value)}, expected a whole number of at least {least}")
+    return value
+
+
+def _short(value: object) -> str:
+    return repr(value)[:80]

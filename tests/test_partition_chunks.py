@@ -1,0 +1,151 @@
+"""Chunks: separated placement, the best bottleneck there is, and refusals with the ways out."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ds_dip.models.partition import (
+    Chunk,
+    Partition,
+    PartitionError,
+    check_partition,
+    model_hash,
+    partition_hash,
+)
+from ds_dip.models.spec import Layer, Model, Module, TensorSpec
+from ds_dip.partition import bottleneck_bounds, make_partition
+
+OUTPUT = (TensorSpec(("tokens", 4)),)
+
+
+def model_of(**modules: list[int]) -> Model:
+    built = tuple(
+        Module(name, tuple(Layer("mine", OUTPUT, options={"flops_per_token": cost}) for cost in costs))
+        for name, costs in modules.items()
+    )
+    return Model("m", built, tuple((name, built[-1].name) for name in list(modules)[:-1]))
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.data())
+def test_the_slowest_chunk_is_as_fast_as_any_cut_allows(costs: list[int], data: st.DataObject) -> None:
+    chunks = data.draw(st.integers(1, len(costs)))
+    bounds = bottleneck_bounds([float(cost) for cost in costs], chunks)
+
+    def slowest(cuts: tuple[int, ...]) -> int:
+        return max(sum(costs[start:stop]) for start, stop in pairwise(cuts))
+
+    every = [(0, *cuts, len(costs)) for cuts in combinations(range(1, len(costs)), chunks - 1)]
+    assert bounds in every
+    assert slowest(bounds) == min(map(slowest, every))
+
+
+def test_what_is_not_on_the_bottleneck_is_even_too() -> None:
+    assert bottleneck_bounds([9.0, 1.0, 1.0, 1.0, 1.0], 3) == (0, 1, 3, 5)
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
+def test_chunk_c_is_on_rank_c_mod_p(ranks: int, vision: int, language: int) -> None:
+    model = model_of(vision=[1] * 13, language=[1] * 17)
+    partition = make_partition(model, ranks, {"vision": vision, "language": language}, {"vision": 3})
+    for name, laps in (("vision", vision), ("language", language)):
+        chain = partition.of(name)
+        assert len(chain) == ranks * laps
+        assert all((chunk.rank, chunk.segment) == divmod(chunk.index, ranks)[::-1] for chunk in chain)
+        assert all(before.stop == after.start for before, after in pairwise(chain))
+    assert partition.sub_microbatch == (("vision", 3), ("language", None))
+
+
+def test_layers_that_do_not_divide_are_all_there() -> None:
+    # 63 layers on 4 ranks, as ViT 5B has.
+    chain = make_partition(model_of(language=[5] * 63), 4).of("language")
+    assert [chunk.stop - chunk.start for chunk in chain] == [15, 16, 16, 16]
+
+
+def test_costs_move_the_bounds() -> None:
+    chain = make_partition(model_of(language=[10**9, 10**9, 10**9, 10**9 * 3]), 2).of("language")
+    assert [(chunk.start, chunk.stop) for chunk in chain] == [(0, 3), (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "laps", "way"),
+    [(4, 2, "set its laps to 1"), (8, 1, "use at most 6 pipeline ranks"), (8, 2, "use at most 6 .* with 1 lap")],
+)
+def test_too_few_layers_are_refused_with_the_numbers_and_the_way_out(ranks: int, laps: int, way: str) -> None:
+    with pytest.raises(PartitionError, match=rf"6 layers, but {ranks} ranks x {laps} laps need {ranks * laps}.*{way}"):
+        make_partition(model_of(language=[1] * 6), ranks, {"language": laps})
+
+
+def test_explicit_parts_are_taken_as_they_are() -> None:
+    model = model_of(vision=[1] * 3, language=[1] * 6)
+    partition = make_partition(model, 2, parts={"language": [1, 2, 2, 1]})
+    chain = partition.of("language")
+    assert [(chunk.start, chunk.stop, chunk.rank, chunk.segment) for chunk in chain] == [
+        (0, 1, 0, 0),
+        (1, 3, 1, 0),
+        (3, 5, 0, 1),
+        (5, 6, 1, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parts", "laps", "message"),
+    [([3, 2], None, "sum 5"), ([6, 0], None, "at least one"), ([2, 2, 2], 1, r"3 chunks, but 2 ranks x 1 laps are 2")],
+)
+def test_explicit_parts_are_checked(parts: list[int], laps: int | None, message: str) -> None:
+    with pytest.raises(PartitionError, match=message):
+        make_partition(model_of(language=[1] * 6), 2, {"language": laps} if laps else None, parts={"language": parts})
+
+
+def test_names_of_no_module_are_refused() -> None:
+    with pytest.raises(PartitionError, match="laps names audio"):
+        make_partition(model_of(language=[1]), 1, {"audio": 1})
+    with pytest.raises(PartitionError, match="laps of language is 0"):
+        make_partition(model_of(language=[1]), 1, {"language": 0})
+    with pytest.raises(PartitionError, match="ranks is 0"):
+        make_partition(model_of(language=[1]), 0)
+
+
+def chunk(index: int, start: int, stop: int, rank: int = 0, segment: int = 0, module: str = "language") -> Chunk:
+    return Chunk(module, index, segment, rank, start, stop)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "message"),
+    [
+        ((chunk(0, 0, 3),), "end at layer 3, the module has 4"),
+        ((chunk(0, 0, 2), chunk(1, 3, 4)), "must start at layer 2"),
+        ((chunk(0, 0, 2), chunk(1, 2, 2), chunk(2, 2, 4)), "at least one layer"),
+        ((chunk(0, 0, 4, rank=2),), "on rank 2: ranks are 0 to 1"),
+        ((chunk(1, 0, 4),), "has index 1"),
+        ((chunk(0, 0, 2), chunk(1, 2, 4, segment=2)), "lap 2"),
+        ((chunk(0, 0, 4, module="audio"),), "chunks of audio"),
+    ],
+)
+def test_a_partition_that_does_not_cover_its_model_is_refused(chunks: tuple[Chunk, ...], message: str) -> None:
+    with pytest.raises(PartitionError, match=message):
+        check_partition(model_of(language=[1] * 4), Partition(2, chunks, (("language", None),)))
+
+
+def test_sub_microbatches_are_checked() -> None:
+    model = model_of(language=[1])
+    with pytest.raises(PartitionError, match="sub_microbatch of language is 0"):
+        make_partition(model, 1, None, {"language": 0})
+    with pytest.raises(PartitionError, match="name every module once"):
+        check_partition(model, Partition(1, (chunk(0, 0, 1),), ()))
+
+
+def test_the_partitions_hash_is_that_of_where_layers_live() -> None:
+    model = model_of(language=[1] * 4)
+    one = make_partition(model, 2)
+    assert partition_hash(one) == partition_hash(make_partition(model, 2, None, {"language": 7}))
+    assert partition_hash(one) != partition_hash(make_partition(model, 2, {"language": 2}))
+    assert partition_hash(one) != partition_hash(make_partition(model, 1))
+
+
+def test_the_models_hash_is_that_of_its_structure() -> None:
+    assert model_hash(model_of(language=[1, 2])) == model_hash(model_of(language=[1, 2]))
+    assert model_hash(model_of(language=[1, 2])) != model_hash(model_of(language=[1, 3]))
