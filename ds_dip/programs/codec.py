@@ -41,7 +41,7 @@ def encode(programs: Sequence[Program]) -> list[Any]:
     messages = {message.id: message for program in programs for message in program.messages}
     table = [
         [m.id, number(m.source), number(m.target), m.sender, m.receiver, m.order, [[list(s), d] for s, d in m.tensors]]
-        for m in messages.values()
+        for _, m in sorted(messages.items())
     ]
     bodies = [[_encode(instruction, number) for instruction in program.instructions] for program in programs]
     return [[[s.kind, s.module, s.chunk, s.microbatch, s.sub] for s in stages], table, bodies]

@@ -34,7 +34,7 @@ def replay(programs: Sequence[Program]) -> None:
     """
     messages = _messages(programs)
     for program in programs:
-        _check_rank(program, messages)
+        _Rank(program).check()
     _check_links(programs, messages)
     _rendezvous(programs, messages, in_order=False)
     _rendezvous(programs, messages, in_order=True)
@@ -57,58 +57,79 @@ def _messages(programs: Sequence[Program]) -> dict[int, Message]:
     return messages
 
 
-def _check_rank(program: Program, messages: dict[int, Message]) -> None:
-    """Posts once, waits after posts, stages once, inputs waited for, sends after their stage."""
-    mine = {message.id for message in program.messages}
-    inputs: dict[Stage, list[int]] = defaultdict(list)
-    for message in program.messages:
-        if message.receiver == program.rank:
-            inputs[message.target].append(message.id)
-    done: set[Stage | Instruction] = set()
+class _Rank:
+    """One rank's instructions, checked in order: posts once, waits after posts, stages after their inputs."""
 
-    def need(condition: bool, position: int, why: str) -> None:
-        if not condition:
-            raise ProgramError(f"rank {program.rank}, instruction {position} ({program.instructions[position]}): {why}")
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.messages = {message.id: message for message in program.messages}
+        self.inputs: dict[Stage, list[int]] = defaultdict(list)
+        for message in program.messages:
+            if message.receiver == program.rank:
+                self.inputs[message.target].append(message.id)
+        self.done: set[Stage | Instruction] = set()
 
-    for position, instruction in enumerate(program.instructions):
-        need(instruction not in done, position, "it is there twice")
+    def check(self) -> None:
+        for position, instruction in enumerate(self.program.instructions):
+            why = self._objection(instruction)
+            if why:
+                raise ProgramError(f"rank {self.program.rank}, instruction {position} ({instruction}): {why}")
+            self.done.add(instruction)
+            if isinstance(instruction, Forward | Backward):
+                self.done.add(instruction.stage)
+        for message in self.program.messages:
+            self._complete(message)
+
+    def _objection(self, instruction: Instruction) -> str | None:
+        if instruction in self.done:
+            return "it is there twice"
+        if isinstance(instruction, Load):
+            return None
         if isinstance(instruction, Forward | Backward):
-            stage = instruction.stage
-            need((stage.kind == "F") == isinstance(instruction, Forward), position, "the stage is of the other kind")
-            for message_id in inputs[stage]:
-                need(WaitReceive(message_id) in done, position, f"it runs before message {message_id} has arrived")
-            if stage.kind == "B":
-                forward = Stage("F", stage.module, stage.chunk, stage.microbatch, stage.sub)
-                need(forward in done, position, "its forward has not run on this rank")
-            done.add(stage)
-        elif not isinstance(instruction, Load):
-            need(instruction.message in mine, position, "the message is not one of this rank's")
-            message = messages[instruction.message]
-            sends = isinstance(instruction, PostSend | WaitSend)
-            need(
-                program.rank == (message.sender if sends else message.receiver),
-                position,
-                f"rank {program.rank} is the wrong end of the link {message.sender} -> {message.receiver}",
-            )
-            if isinstance(instruction, PostSend):
-                need(message.source in done, position, f"{message.source} has not produced the message yet")
-            elif isinstance(instruction, WaitSend):
-                need(PostSend(message.id) in done, position, "the send was never posted before this wait")
-            elif isinstance(instruction, WaitReceive):
-                need(PostReceive(message.id) in done, position, "the receive was never posted before this wait")
-        done.add(instruction)
-    for message in program.messages:
-        needed = (
+            return self._stage(instruction)
+        if instruction.message not in self.messages:
+            return "the message is not one of this rank's"
+        message, rank = self.messages[instruction.message], self.program.rank
+        sends = isinstance(instruction, PostSend | WaitSend)
+        if rank != (message.sender if sends else message.receiver):
+            return f"rank {rank} is the wrong end of the link {message.sender} -> {message.receiver}"
+        if isinstance(instruction, PostSend) and message.source not in self.done:
+            return f"{message.source} has not produced the message yet"
+        if isinstance(instruction, WaitSend) and PostSend(message.id) not in self.done:
+            return "the send was never posted before this wait"
+        if isinstance(instruction, WaitReceive) and PostReceive(message.id) not in self.done:
+            return "the receive was never posted before this wait"
+        return None
+
+    def _stage(self, instruction: Forward | Backward) -> str | None:
+        stage = instruction.stage
+        if (stage.kind == "F") != isinstance(instruction, Forward):
+            return "the stage is of the other kind"
+        missing = [message for message in self.inputs[stage] if WaitReceive(message) not in self.done]
+        if missing:
+            return f"it runs before message {missing[0]} has arrived"
+        forward = Stage("F", stage.module, stage.chunk, stage.microbatch, stage.sub)
+        if stage.kind == "B" and forward not in self.done:
+            return "its forward has not run on this rank"
+        return None
+
+    def _complete(self, message: Message) -> None:
+        sends = message.sender == self.program.rank
+        needed: tuple[Instruction, Instruction] = (
             (PostSend(message.id), WaitSend(message.id))
-            if message.sender == program.rank
+            if sends
             else (PostReceive(message.id), WaitReceive(message.id))
         )
         for instruction in needed:
-            if instruction not in done:
+            if instruction not in self.done:
                 raise ProgramError(
-                    f"rank {program.rank}: {instruction} is missing; message {message.id} from rank "
+                    f"rank {self.program.rank}: {instruction} is missing; message {message.id} from rank "
                     f"{message.sender} to {message.receiver} would wait for it for ever"
                 )
+        if not sends and message.target not in self.done:
+            raise ProgramError(
+                f"rank {self.program.rank}: {message.target} never runs, but message {message.id} is sent to it"
+            )
 
 
 def _check_links(programs: Sequence[Program], messages: dict[int, Message]) -> None:
