@@ -1,0 +1,352 @@
+"""The ``"dip"`` block of the DeepSpeed JSON, checked at start on every rank. Imports no torch."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+BLOCK = "dip"
+
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the message is one sentence: the key, its value, what to do."""
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _setting(default: Any, expected: str, meaning: str, **limits: Any) -> Any:
+    """A key of a block: ``expected`` is what errors say of its value, ``meaning`` what it does."""
+    extra: dict[str, Any] = {"expected": expected}
+    if callable(default):
+        return Field(default_factory=default, description=meaning, json_schema_extra=extra, **limits)
+    return Field(default, description=meaning, json_schema_extra=extra, **limits)
+
+
+class PlannerConfig(_Block):
+    """The planner's process."""
+
+    enabled: bool = _setting(
+        True, "true or false", "plan in a process of its own; false plans on the leader, between steps"
+    )
+    lead: int = _setting(2, "an integer of at least 2", "batches planned ahead", ge=2)
+    deadline_s: float = _setting(
+        5.0, "a number above 0", "how long the leader waits for a plan before it publishes a fallback", gt=0
+    )
+    restart_limit: int = _setting(
+        3, "an integer of at least 0", "how often a planner that died is started again in one run", ge=0
+    )
+    nice: int = _setting(10, "an integer from 0 to 19", "niceness of the process; 19 yields most", ge=0, le=19)
+    seed: int = _setting(0, "an integer of at least 0", "seed of everything that the planner draws", ge=0)
+
+
+class TimeoutConfig(_Block):
+    """Deadlines in seconds; every wait of a run has one."""
+
+    rank_s: float = _setting(300.0, "a number above 0", "waits on another rank: messages and collectives", gt=0)
+    plan_s: float = _setting(60.0, "a number above 0", "a rank's wait for the leader's record of a step", gt=0)
+    start_s: float = _setting(120.0, "a number above 0", "start of the planner's process and of the links", gt=0)
+    stop_s: float = _setting(10.0, "a number above 0", "orderly end of the planner's process", gt=0)
+
+
+class TraceConfig(_Block):
+    """Which steps leave a planned and a measured timeline, for ``ds-dip trace``."""
+
+    directory: str | None = _setting(
+        None, "the path of a folder, or null", "where timelines are written; null writes none", min_length=1
+    )
+    every: int = _setting(1, "an integer of at least 1", "write the timeline of every n-th step", ge=1)
+
+
+class DIPConfig(_Block):
+    """The ``"dip"`` block; every key has a default, and an unknown key is refused."""
+
+    partition: str | None = _setting(
+        None,
+        "the path of a partition file, or null",
+        "where every layer lives; null cuts every module evenly over the ranks",
+        min_length=1,
+    )
+    laps: dict[str, PositiveInt] = _setting(
+        dict, "an integer of at least 1 for each module", "K of each module, its chunks on every rank; else 1"
+    )
+    sub_microbatch: dict[str, PositiveInt | None] = _setting(
+        dict,
+        "an integer of at least 1, or null, for each module",
+        "B of each module in instances; null leaves its microbatch whole",
+    )
+    schedule: Literal["dip", "1f1b", "interleaved"] = _setting(
+        "dip", '"dip", "1f1b" or "interleaved"', "how each batch is scheduled"
+    )
+    planner: PlannerConfig = _setting(PlannerConfig, "an object", "the planner's process")
+    link_depth: int = _setting(4, "an integer of at least 1", "messages in flight on one link", ge=1)
+    checked: bool = _setting(
+        False, "true or false", "headers travel with messages; content hashes of microbatches are compared"
+    )
+    loss: Literal["tokens", "samples"] = _setting(
+        "tokens",
+        '"tokens" or "samples"',
+        "what the loss is divided by: the global batch's supervised tokens, or samples",
+    )
+    deterministic: bool = _setting(False, "true or false", "bit-equal runs: no plan depends on a clock")
+    timeouts: TimeoutConfig = _setting(TimeoutConfig, "an object", "deadlines")
+    memory_gb: PositiveFloat | tuple[PositiveFloat | None, ...] | None = _setting(
+        None,
+        "a number above 0, a list with one or null for each rank, or null",
+        "memory for activations in 10^9 bytes, for every rank or each; null is no limit",
+    )
+    trace: TraceConfig = _setting(TraceConfig, "an object", "timelines of steps")
+
+    def capacity(self, ranks: int) -> tuple[float | None, ...]:
+        """Bytes for activations on each of ``ranks`` ranks, ``None`` where there is no limit.
+
+        Raises ConfigError where ``memory_gb`` is a list of another length.
+        """
+        limits = self.memory_gb if isinstance(self.memory_gb, tuple) else (self.memory_gb,) * ranks
+        if len(limits) != ranks:
+            raise ConfigError(
+                f'"{BLOCK}.memory_gb" has {len(limits)} entries, the pipeline has {ranks} ranks; '
+                "give one entry a rank, or one number for all"
+            )
+        return tuple(None if limit is None else limit * 1e9 for limit in limits)
+
+    def check_modules(self, modules: tuple[str, ...]) -> None:
+        """Raise ConfigError where ``laps`` or ``sub_microbatch`` names a module the model lacks."""
+        for key in ("laps", "sub_microbatch"):
+            for name in getattr(self, key):
+                if name not in modules:
+                    raise ConfigError(_unknown(f"{BLOCK}.{key}.{name}", name, modules))
+
+
+def read_config(ds_config: Mapping[str, Any]) -> DIPConfig:
+    """The ``"dip"`` block of a DeepSpeed configuration; its defaults where there is none.
+
+    Raises ConfigError, one sentence that names the first wrong key, its value and what is expected.
+    """
+    for key in ds_config:
+        if key != BLOCK and key.lower() == BLOCK:
+            raise ConfigError(f'"{key}" is ignored by DeepSpeed; write the name of the block as "{BLOCK}"')
+    block = ds_config.get(BLOCK, {})
+    if not isinstance(block, Mapping):
+        raise ConfigError(f'"{BLOCK}" is {show(block)}, expected an object with keys such as "schedule"')
+    try:
+        # By way of JSON, so that strict types mean JSON's: a list is a tuple, "4" and true are no integers.
+        config = DIPConfig.model_validate_json(json.dumps(block, default=str))
+    except ValidationError as error:
+        raise ConfigError(_sentence(error, block)) from None
+    _refuse_contradictions(config)
+    return config
+
+
+def _refuse_contradictions(config: DIPConfig) -> None:
+    if config.partition is not None:
+        for key in ("laps", "sub_microbatch"):
+            if getattr(config, key):
+                raise ConfigError(
+                    f'"{BLOCK}.{key}" is {show(getattr(config, key))}, but the file of "{BLOCK}.partition" says it '
+                    "already; leave one of the two out"
+                )
+    if config.timeouts.plan_s <= config.planner.deadline_s:
+        raise ConfigError(
+            f'"{BLOCK}.timeouts.plan_s" is {config.timeouts.plan_s:g}, expected more than '
+            f'"{BLOCK}.planner.deadline_s" ({config.planner.deadline_s:g}), after which the leader publishes a '
+            "fallback; raise the one or lower the other"
+        )
+
+
+def _sentence(error: ValidationError, block: Mapping[str, Any]) -> str:
+    """The first failure in words: its place is followed as far as the block goes."""
+    first = error.errors(include_url=False)[0]
+    path, field = [BLOCK], None
+    value: Any = block
+    model: type[BaseModel] | None = DIPConfig
+    for part in first["loc"]:
+        if not isinstance(value, Mapping) or part not in value:
+            break
+        path.append(str(part))
+        value = value[part]
+        if model is not None:
+            if part not in model.model_fields:
+                return _unknown(".".join(path), str(part), tuple(model.model_fields))
+            field = model.model_fields[str(part)]
+            kind = field.annotation
+            model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    assert field is not None
+    assert isinstance(field.json_schema_extra, dict)
+    default = field.get_default(call_default_factory=True)
+    remedy = "leave it out for the defaults" if isinstance(default, _Block) else f"the default is {show(default)}"
+    return f'"{".".join(path)}" is {show(value)}, expected {field.json_schema_extra["expected"]}; {remedy}'
+
+
+def _unknown(key: str, name: str, known: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(name.lower(), known, n=2)
+    hint = "did you mean " + " or ".join(f'"{name}"' for name in close) + "?" if close else f"use {', '.join(known)}"
+    return f'"{key}" is unknown; {hint}'
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A DeepSpeed setting that this engine does not carry, for the values ``refuses`` is true of."""
+
+    key: str
+    refuses: Callable[[Any], bool]
+    why: str
+    remedy: str
+
+
+def _present(value: Any) -> bool:
+    return value is not None
+
+
+def _on(value: Any) -> bool:
+    return value is True
+
+
+def _off(value: Any) -> bool:
+    return value is False
+
+
+def _several(value: Any) -> bool:
+    return isinstance(value, int) and value > 1
+
+
+def _offloads(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.get("device", "none") not in (None, "none")
+
+
+def _compiles(value: Any) -> bool:
+    carried = ("double_buffer", "keep_int_input_tensors", "offload_activation_pin_memory")
+    return isinstance(value, Mapping) and any(
+        setting is True or name == "passes" for name, setting in value.items() if name not in carried and setting
+    )
+
+
+def _compresses(value: Any) -> bool:
+    return isinstance(value, str) and value.lower() in ("onebitadam", "onebitlamb", "zerooneadam")
+
+
+_ZERO = "a pipeline's gradients are complete only at the end of the batch"
+_ZERO_REMEDY = "use ZeRO stage 1 or 0"
+_RESIDENT = "the pipeline's ranks keep parameters and optimizer state on their device"
+_SPLIT = "tensors between ranks travel whole, in the shapes of the plan"
+_EAGER = "chunks run eagerly, in another order for every batch"
+_SHAPES = "the plan is made from the samples' metadata, which must say the true sizes"
+_GONE = "DeepSpeed 0.19.8 has removed it"
+_REMOVE = "remove the key"
+_DISABLE = "disable it or remove the block"
+
+_REMOVED = (
+    "amp", "compression_training", "curriculum_learning", "eigenvalue", "elasticity", "graph_harvesting",
+    "nebula", "progressive_layer_drop", "quantize_training", "sparse_attention", "sparse_gradients",
+)  # fmt: skip
+
+UNSUPPORTED = (
+    Unsupported("zero_optimization.stage", _several, _ZERO, _ZERO_REMEDY),
+    Unsupported("zero_optimization.offload_optimizer", _offloads, _RESIDENT, "use ZeRO-1, which shards it"),
+    Unsupported("zero_optimization.offload_param", _offloads, _RESIDENT, "remove the block, or use more ranks"),
+    Unsupported("zero_optimization.cpu_offload", _on, _RESIDENT, _REMOVE),
+    Unsupported("zero_optimization.cpu_offload_param", _on, _RESIDENT, _REMOVE),
+    Unsupported("zero_optimization.zenflow", _present, _RESIDENT, "use ZeRO-1, which shards it"),
+    Unsupported("zero_optimization.zero_quantized_weights", _on, "it belongs to ZeRO stage 3", _REMOVE),
+    Unsupported("zero_optimization.zero_quantized_nontrainable_weights", _on, "it belongs to ZeRO stage 3", _REMOVE),
+    Unsupported("zero_optimization.zero_quantized_gradients", _on, "it belongs to ZeRO stage 3", _REMOVE),
+    Unsupported("zero_optimization.zero_hpz_partition_size", _several, "it belongs to ZeRO stage 3", _REMOVE),
+    Unsupported("pipeline.pipe_partitioned", _on, _SPLIT, "set it to false"),
+    Unsupported("pipeline.grad_partitioned", _on, _SPLIT, "set it to false"),
+    Unsupported(
+        "pipeline.stages",
+        lambda value: value != "auto",
+        "DeepSpeed reads it nowhere",
+        "remove it; the number of pipeline ranks is DIPModule's",
+    ),
+    Unsupported(
+        "pipeline.partition",
+        lambda value: value != "best",
+        "DeepSpeed reads it nowhere",
+        f'remove it; "{BLOCK}.partition" and "{BLOCK}.laps" say where layers live',
+    ),
+    Unsupported(
+        "pipeline.seed_layers", _on, "DeepSpeed reads it nowhere", "remove it; give seed_layers to the module instead"
+    ),
+    Unsupported("expert_parallel.enabled", _on, "no plan knows of exchanges inside a layer", _DISABLE),
+    Unsupported("compile", _compiles, _EAGER, "remove the block"),
+    Unsupported("hybrid_engine.enabled", _on, "it generates with an engine of its own", _DISABLE),
+    Unsupported("tensor_parallel.autotp_size", _several, "layers are not sharded by DeepSpeed's AutoTP", _REMOVE),
+    Unsupported("tensor_parallel.tp.tp_size", _several, "layers are not sharded by DeepSpeed's AutoTP", _REMOVE),
+    Unsupported(
+        "tensor_parallel.tensor_parallel.tp_size", _several, "layers are not sharded by DeepSpeed's AutoTP", _REMOVE
+    ),
+    Unsupported("sequence_parallel_size", _several, "a sequence lives whole on one rank", "remove it or set it to 1"),
+    Unsupported("data_efficiency.enabled", _on, _SHAPES, _DISABLE),
+    Unsupported("data_efficiency.data_sampling.enabled", _on, _SHAPES, _DISABLE),
+    Unsupported("data_efficiency.data_sampling.curriculum_learning.enabled", _on, _SHAPES, _DISABLE),
+    Unsupported("data_efficiency.data_routing.random_ltd.enabled", _on, _SHAPES, _DISABLE),
+    Unsupported("autotuning.enabled", _on, "it tunes ZeRO and batch sizes of another engine", _DISABLE),
+    Unsupported(
+        "flops_profiler.enabled",
+        _on,
+        "it hooks a forward of the whole model, which no rank runs",
+        f'{_DISABLE}; "{BLOCK}.trace" shows where time goes',
+    ),
+    Unsupported("torch_autocast.enabled", _on, "chunks run in the run's own data type", 'use "bf16" instead'),
+    Unsupported("weight_quantization", _present, "it is for inference", "remove the block"),
+    Unsupported(
+        "gradient_allreduce_op",
+        lambda value: isinstance(value, str) and value.lower() == "sum",
+        "losses are divided by what the global batch holds, which needs the mean over replicas",
+        'remove it or set it to "mean"',
+    ),
+    Unsupported("managed_gradient_accumulation", _off, "the engine steps at the end of each batch", "set it to true"),
+    Unsupported(
+        "optimizer.type",
+        _compresses,
+        "its compressed communication replaces the reduction at the end of a batch",
+        'use "AdamW" or "Lamb"',
+    ),
+    *(Unsupported(key, _present, _GONE, _REMOVE) for key in _REMOVED),
+)
+
+
+def refuse_unsupported(ds_config: Mapping[str, Any], *, fp16_supported: bool | None = None) -> None:
+    """Raise ConfigError for the first DeepSpeed setting that this engine does not carry.
+
+    ``fp16_supported`` says whether the accelerator computes in fp16; ``None`` asks DeepSpeed's
+    accelerator, only where the configuration enables fp16. Wrong types are left to DeepSpeed.
+    """
+    for rule in UNSUPPORTED:
+        found, value = _lookup(ds_config, rule.key)
+        if found and rule.refuses(value):
+            raise ConfigError(f'"{rule.key}" is {show(value)}, which ds_dip does not carry: {rule.why}; {rule.remedy}')
+    if _lookup(ds_config, "fp16.enabled") == (True, True):
+        if fp16_supported is None:
+            from deepspeed.accelerator import get_accelerator
+
+            fp16_supported = bool(get_accelerator().is_fp16_supported())
+        if not fp16_supported:
+            raise ConfigError(
+                '"fp16.enabled" is true, but this accelerator does not compute in fp16; use "bf16" or neither'
+            )
+
+
+def _lookup(config: Mapping[str, Any], key: str) -> tuple[bool, Any]:
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return False, None
+        value = value[part]
+    return True, value
+
+
+def show(value: Any) -> str:
+    """A setting's value as JSON, cut to a readable length."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

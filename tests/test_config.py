@@ -1,0 +1,265 @@
+"""The "dip" block, and DeepSpeed settings that the engine does not carry."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from ds_dip.config import UNSUPPORTED, ConfigError, DIPConfig, read_config, refuse_unsupported
+
+WRONG_VALUES = [
+    ({"planner": {"lead": 1}}, '"dip.planner.lead" is 1, expected an integer of at least 2; the default is 2'),
+    ({"planner": {"lead": "4"}}, '"dip.planner.lead" is "4", expected an integer of at least 2'),
+    ({"planner": {"lead": True}}, '"dip.planner.lead" is true, expected an integer of at least 2'),
+    ({"planner": {"lead": 2.5}}, '"dip.planner.lead" is 2.5, expected an integer of at least 2'),
+    ({"planner": {"deadline_s": 0}}, '"dip.planner.deadline_s" is 0, expected a number above 0'),
+    ({"planner": {"deadline_s": float("inf")}}, '"dip.planner.deadline_s" is Infinity, expected a number above 0'),
+    ({"planner": {"restart_limit": -1}}, '"dip.planner.restart_limit" is -1, expected an integer of at least 0'),
+    ({"planner": {"nice": 20}}, '"dip.planner.nice" is 20, expected an integer from 0 to 19'),
+    ({"planner": 3}, '"dip.planner" is 3, expected an object'),
+    ({"planner": None}, '"dip.planner" is null, expected an object'),
+    ({"laps": {"vision": 0}}, '"dip.laps.vision" is 0, expected an integer of at least 1 for each module'),
+    ({"laps": {"vision": None}}, '"dip.laps.vision" is null, expected an integer of at least 1'),
+    ({"laps": [1]}, '"dip.laps" is [1], expected an integer of at least 1 for each module'),
+    ({"sub_microbatch": {"vision": "4"}}, '"dip.sub_microbatch.vision" is "4", expected an integer of at least 1, or'),
+    ({"memory_gb": -1}, '"dip.memory_gb" is -1, expected a number above 0, a list'),
+    ({"memory_gb": [1, None, 0]}, '"dip.memory_gb" is [1, null, 0], expected a number above 0, a list'),
+    ({"memory_gb": float("nan")}, '"dip.memory_gb" is NaN, expected a number above 0'),
+    ({"schedule": "gpipe"}, '"dip.schedule" is "gpipe", expected "dip", "1f1b" or "interleaved"'),
+    ({"loss": None}, '"dip.loss" is null, expected "tokens" or "samples"'),
+    ({"partition": ""}, '"dip.partition" is "", expected the path of a partition file, or null'),
+    ({"link_depth": 0}, '"dip.link_depth" is 0, expected an integer of at least 1; the default is 4'),
+    ({"checked": 1}, '"dip.checked" is 1, expected true or false'),
+    ({"deterministic": "yes"}, '"dip.deterministic" is "yes", expected true or false'),
+    ({"timeouts": {"rank_s": -3}}, '"dip.timeouts.rank_s" is -3, expected a number above 0'),
+    ({"trace": {"every": 0}}, '"dip.trace.every" is 0, expected an integer of at least 1'),
+    ({"trace": {"directory": 7}}, '"dip.trace.directory" is 7, expected the path of a folder, or null'),
+    ("fast", '"dip" is "fast", expected an object'),
+]
+
+
+@pytest.mark.parametrize(("block", "sentence"), WRONG_VALUES)
+def test_a_wrong_value_is_named_with_its_key_and_what_is_expected(block: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_config({"dip": block})
+    assert str(error.value).startswith(sentence)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("block", "sentence"),
+    [
+        ({"planer": {}}, '"dip.planer" is unknown; did you mean "planner"?'),
+        ({"planner": {"deadline": 3}}, '"dip.planner.deadline" is unknown; did you mean "deadline_s"?'),
+        ({"Laps": {}}, '"dip.Laps" is unknown; did you mean "laps"?'),
+        ({"zzz": 1}, '"dip.zzz" is unknown; use partition, laps,'),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(block: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_config({"dip": block})
+    assert str(error.value).startswith(sentence)
+
+
+def test_the_blocks_name_in_another_case_is_refused() -> None:
+    with pytest.raises(ConfigError, match='"DIP" is ignored by DeepSpeed; write the name of the block as "dip"'):
+        read_config({"DIP": {}})
+
+
+def test_no_block_gives_the_defaults() -> None:
+    assert read_config({"train_batch_size": 4}) == read_config({"dip": {}}) == DIPConfig()
+
+
+def test_every_key_is_read() -> None:
+    config = read_config(
+        {
+            "dip": {
+                "laps": {"vision": 1, "language": 3},
+                "sub_microbatch": {"vision": 4, "language": None},
+                "schedule": "1f1b",
+                "planner": {"enabled": False, "lead": 3, "deadline_s": 2, "restart_limit": 0, "nice": 0, "seed": 7},
+                "link_depth": 2,
+                "checked": True,
+                "loss": "samples",
+                "deterministic": True,
+                "timeouts": {"rank_s": 30, "plan_s": 20, "start_s": 40, "stop_s": 1},
+                "memory_gb": [1.5, None],
+                "trace": {"directory": "runs/a", "every": 10},
+            }
+        }
+    )
+    assert config.laps == {"vision": 1, "language": 3}
+    assert config.sub_microbatch == {"vision": 4, "language": None}
+    assert config.schedule == "1f1b"
+    assert (config.planner.enabled, config.planner.lead, config.planner.deadline_s) == (False, 3, 2.0)
+    assert config.timeouts.plan_s == 20
+    assert config.trace.directory == "runs/a"
+
+
+def test_the_configuration_cannot_be_changed() -> None:
+    config = read_config({})
+    with pytest.raises(ValueError, match="frozen"):
+        config.link_depth = 8  # type: ignore[misc]
+
+
+def test_a_partition_file_and_laps_contradict_each_other() -> None:
+    with pytest.raises(ConfigError, match='"dip.laps" is .* "dip.partition" says it already'):
+        read_config({"dip": {"partition": "p.json", "laps": {"vision": 2}}})
+
+
+def test_a_rank_must_wait_longer_for_a_plan_than_the_leader_does() -> None:
+    with pytest.raises(ConfigError, match='"dip.timeouts.plan_s" is 3, expected more than "dip.planner.deadline_s"'):
+        read_config({"dip": {"timeouts": {"plan_s": 3}}})
+
+
+def test_capacity_is_bytes_for_each_rank() -> None:
+    assert read_config({}).capacity(3) == (None, None, None)
+    assert read_config({"dip": {"memory_gb": 2}}).capacity(2) == (2e9, 2e9)
+    assert read_config({"dip": {"memory_gb": [1.5, None]}}).capacity(2) == (1.5e9, None)
+    with pytest.raises(ConfigError, match='"dip.memory_gb" has 2 entries, the pipeline has 4 ranks'):
+        read_config({"dip": {"memory_gb": [1.5, None]}}).capacity(4)
+
+
+def test_a_module_that_the_model_lacks_is_refused() -> None:
+    config = read_config({"dip": {"laps": {"vison": 2}}})
+    config.check_modules(("vison",))
+    with pytest.raises(ConfigError, match='"dip.laps.vison" is unknown; did you mean "vision"?'):
+        config.check_modules(("vision", "language"))
+
+
+def blocks(model: type[BaseModel]) -> list[type[BaseModel]]:
+    nested = [f.annotation for f in model.model_fields.values()]
+    return [model, *(kind for kind in nested if isinstance(kind, type) and issubclass(kind, BaseModel))]
+
+
+def test_every_key_is_documented_with_its_default(docs: str) -> None:
+    for model in blocks(DIPConfig):
+        for name, field in model.model_fields.items():
+            default = field.get_default(call_default_factory=True)
+            row = next((line for line in docs.splitlines() if line.startswith("| `") and f"{name}`" in line), None)
+            assert row is not None, f"docs/configuration.md has no row for {name}"
+            if not isinstance(default, BaseModel):
+                assert f"`{json.dumps(default)}`" in row, f"the row of {name} misses the default {default}"
+
+
+def test_every_refused_setting_is_documented(docs: str) -> None:
+    table = docs.split("Refused at start")[1]
+    for rule in UNSUPPORTED:
+        first, *rest = rule.key.split(".")
+        assert f"`{first}" in table
+        assert not rest or f".{'.'.join(rest)}`" in table, f"docs/configuration.md misses {rule.key}"
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+REFUSED = {
+    "zero_optimization.stage": [2, 3],
+    "zero_optimization.offload_optimizer": [{"device": "cpu"}, {"device": "nvme", "nvme_path": "/x"}],
+    "zero_optimization.offload_param": [{"device": "cpu"}],
+    "zero_optimization.cpu_offload": [True],
+    "zero_optimization.cpu_offload_param": [True],
+    "zero_optimization.zenflow": [{}, {"topk_ratio": 0.1}],
+    "zero_optimization.zero_quantized_weights": [True],
+    "zero_optimization.zero_quantized_nontrainable_weights": [True],
+    "zero_optimization.zero_quantized_gradients": [True],
+    "zero_optimization.zero_hpz_partition_size": [2],
+    "pipeline.pipe_partitioned": [True],
+    "pipeline.grad_partitioned": [True],
+    "pipeline.stages": [4],
+    "pipeline.partition": ["uniform"],
+    "pipeline.seed_layers": [True],
+    "expert_parallel.enabled": [True],
+    "compile": [{"deepcompile": True}, {"passes": ["z1"]}, {"offload_activation": True}],
+    "hybrid_engine.enabled": [True],
+    "tensor_parallel.autotp_size": [2],
+    "tensor_parallel.tp.tp_size": [2],
+    "tensor_parallel.tensor_parallel.tp_size": [4],
+    "sequence_parallel_size": [2],
+    "data_efficiency.enabled": [True],
+    "data_efficiency.data_sampling.enabled": [True],
+    "data_efficiency.data_sampling.curriculum_learning.enabled": [True],
+    "data_efficiency.data_routing.random_ltd.enabled": [True],
+    "autotuning.enabled": [True],
+    "flops_profiler.enabled": [True],
+    "torch_autocast.enabled": [True],
+    "weight_quantization": [{}],
+    "gradient_allreduce_op": ["sum", "SUM"],
+    "managed_gradient_accumulation": [False],
+    "optimizer.type": ["OneBitAdam", "OneBitLamb", "ZeroOneAdam"],
+    "amp": [{"enabled": True}],
+    "compression_training": [{}],
+    "curriculum_learning": [{"enabled": True}],
+    "eigenvalue": [{"enabled": False}],
+    "elasticity": [{"enabled": True}],
+    "graph_harvesting": [True],
+    "nebula": [{}],
+    "progressive_layer_drop": [{"enabled": True}],
+    "quantize_training": [{}],
+    "sparse_attention": [{}],
+    "sparse_gradients": [True, False],
+}
+
+
+def test_the_table_below_covers_every_refused_setting() -> None:
+    assert set(REFUSED) == {rule.key for rule in UNSUPPORTED}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in REFUSED.items() for value in values])
+def test_a_setting_that_is_not_carried_is_refused_with_key_value_reason_and_remedy(key: str, value: Any) -> None:
+    rule = next(rule for rule in UNSUPPORTED if rule.key == key)
+    with pytest.raises(ConfigError) as error:
+        refuse_unsupported(nested(key, value))
+    message = str(error.value)
+    assert message.startswith(f'"{key}" is {json.dumps(value)}, which ds_dip does not carry: ')
+    assert message.endswith(f"{rule.why}; {rule.remedy}")
+    assert "\n" not in message
+
+
+CARRIED: list[dict[str, Any]] = [
+    {},
+    {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "none"}, "zero_hpz_partition_size": 1}},
+    {"zero_optimization": True},
+    {"zero_optimization": {"stage": 0, "overlap_comm": True, "zenflow": None}},
+    {"pipeline": {"pipe_partitioned": False, "grad_partitioned": False, "stages": "auto", "partition": "best"}},
+    {"pipeline": {"activation_checkpoint_interval": 1, "use_reentrant": False}},
+    {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8},
+    {"bf16": {"enabled": True, "immediate_grad_update": True}, "data_types": {"grad_accum_dtype": "fp32"}},
+    {"fp16": {"enabled": False}},
+    {"compile": {"deepcompile": False, "double_buffer": True}},
+    {"compile": {}},
+    {"tensor_parallel": {"autotp_size": 0}, "sequence_parallel_size": 1},
+    {"flops_profiler": {"enabled": False}, "autotuning": {"enabled": False}, "hybrid_engine": {"enabled": False}},
+    {"data_efficiency": {"enabled": False, "data_routing": {"random_ltd": {"enabled": False}}}},
+    {"wall_clock_breakdown": True, "memory_breakdown": True, "steps_per_print": 10},
+    {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "scheduler": {"type": "WarmupLR"}},
+    {"gradient_clipping": 1.0, "gradient_allreduce_op": "mean", "prescale_gradients": True},
+    {"tensorboard": {"enabled": True}, "csv_monitor": {"enabled": True}, "comms_logger": {"enabled": True}},
+    {"checkpoint": {"load_universal": True, "tag_validation": "FAIL"}},
+    {"zero_optimization": "yes", "pipeline": 3, "compile": None},
+]
+
+
+@pytest.mark.parametrize("config", CARRIED)
+def test_a_setting_that_is_carried_passes_and_wrong_types_are_left_to_deepspeed(config: dict[str, Any]) -> None:
+    refuse_unsupported(config)
+
+
+def test_fp16_is_refused_where_the_accelerator_lacks_it() -> None:
+    refuse_unsupported({"fp16": {"enabled": True}}, fp16_supported=True)
+    with pytest.raises(ConfigError, match='"fp16.enabled" is true, but this accelerator'):
+        refuse_unsupported({"fp16": {"enabled": True}}, fp16_supported=False)
+
+
+def test_reading_the_configuration_imports_neither_torch_nor_deepspeed() -> None:
+    code = (
+        "import sys; from ds_dip.config import read_config, refuse_unsupported; refuse_unsupported({}); "
+        "read_config({}); assert not {'torch', 'deepspeed', 'numba'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
