@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ds_dip.scheduling import reference
 from ds_dip.scheduling.arrays import Arrays, Ints, arrays_of
 from ds_dip.scheduling.problem import InfeasibleError, Problem, ScheduleError
 from ds_dip.scheduling.schedule import Schedule
 from ds_dip.scheduling.static import BaselineError, in_flight, interleaved_order, list_order, phased, stages
-from ds_dip.scheduling.timing import Orders, first_come, fits, leanest, peaks, schedule_of
+from ds_dip.scheduling.timing import Orders, first_come, fits, leanest, peaks, schedule_of, starts
 
 FORWARD, WEIGHT = 0, 2
 
@@ -104,7 +103,7 @@ def _fitting(problem: Problem, name: str, make: Callable[[Arrays], Orders]) -> S
         arrays = base.with_choices(choices)
         try:
             orders = make(arrays)
-            reference.retime(arrays, orders)
+            starts(arrays, orders)
         except ScheduleError as error:
             raise BaselineError(f"{name} cannot apply: {error}") from error
         except InfeasibleError as error:

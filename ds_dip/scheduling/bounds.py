@@ -60,27 +60,20 @@ def optimistic(arrays: Arrays) -> Arrays:
 
 def heads(arrays: Arrays) -> Floats:
     """Earliest start of every task by the edges alone, shape (n,)."""
-    head = [0.0] * arrays.n
-    duration = arrays.duration.tolist()
-    pointer, succ, delay = arrays.succ_ptr.tolist(), arrays.succ.tolist(), arrays.succ_delay.tolist()
-    for task in arrays.topo.tolist():
-        end = head[task] + duration[task]
-        for edge in range(pointer[task], pointer[task + 1]):
-            after = succ[edge]
-            head[after] = max(head[after], end + delay[edge])
-    return np.array(head)
+    from ds_dip.scheduling import kernels
+
+    return kernels.reach(
+        arrays.topo, arrays.succ_ptr, arrays.succ, arrays.succ_delay, arrays.duration, np.zeros(arrays.n)
+    )
 
 
 def tails(arrays: Arrays) -> Floats:
     """Time that must follow every task's end, by the edges and its own tail, shape (n,)."""
-    tail = arrays.tail.tolist()
-    duration = arrays.duration.tolist()
-    pointer, succ, delay = arrays.succ_ptr.tolist(), arrays.succ.tolist(), arrays.succ_delay.tolist()
-    for task in arrays.topo.tolist()[::-1]:
-        for edge in range(pointer[task], pointer[task + 1]):
-            after = succ[edge]
-            tail[task] = max(tail[task], delay[edge] + duration[after] + tail[after])
-    return np.array(tail)
+    from ds_dip.scheduling import kernels
+
+    return kernels.reach(
+        arrays.topo[::-1].copy(), arrays.pred_ptr, arrays.pred, arrays.pred_delay, arrays.duration, arrays.tail
+    )
 
 
 def _head_work_tail(arrays: Arrays, head: Floats, tail: Floats) -> float:

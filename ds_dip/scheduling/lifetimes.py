@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from ds_dip.scheduling.arrays import Arrays, Floats
+from ds_dip.scheduling.arrays import Arrays, Floats, Ints
 
 
 def area_bound(arrays: Arrays, head: Floats, tail: Floats) -> float:
@@ -24,15 +24,23 @@ def area_bound(arrays: Arrays, head: Floats, tail: Floats) -> float:
 
 def residences(arrays: Arrays) -> list[float]:
     """Least memory x time on every rank: each acquire until its release, along the longest path between."""
-    area = [0.0] * arrays.ranks
-    by_source: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    for source, target, mass in lifetimes(arrays):
-        by_source[source].append((target, mass))
-    for source, targets in by_source.items():
-        reach = _longest(arrays, source, {target for target, _ in targets})
-        for target, mass in targets:
-            area[int(arrays.rank[source])] += mass * reach[target]
-    return area
+    from ds_dip.scheduling import kernels
+
+    pairs = lifetimes(arrays)
+    source, target = (np.array([pair[end] for pair in pairs], dtype=np.int64) for end in (0, 1))
+    mass = np.array([pair[2] for pair in pairs])
+    order, at = grouped(arrays)
+    time = kernels.longest(order, at, arrays.succ_ptr, arrays.succ, arrays.succ_delay, arrays.duration, source, target)
+    return [float(area) for area in np.bincount(arrays.rank[source], mass * time, minlength=arrays.ranks)]
+
+
+def grouped(arrays: Arrays) -> tuple[Ints, Ints]:
+    """A topological order that keeps groups together, and every task's place in it."""
+    at = np.empty(arrays.n, dtype=np.int64)
+    at[arrays.topo] = np.arange(arrays.n)
+    order = np.lexsort([at, arrays.group])
+    at[order] = np.arange(arrays.n)
+    return order, at
 
 
 def lifetimes(arrays: Arrays) -> list[tuple[int, int, float]]:
@@ -73,24 +81,3 @@ def _names(arrays: Arrays) -> list[tuple[int, tuple[object, ...], int]]:
         task = tasks[number]
         found.append((position, (task.rank, task.module, task.chunk, task.microbatch, task.sub), kind))
     return found
-
-
-def _longest(arrays: Arrays, source: int, targets: set[int]) -> dict[int, float]:
-    """Longest time from a task's start to the end of every target it leads to (0 where it does not)."""
-    start = {source: 0.0}
-    end = dict.fromkeys(targets, 0.0)
-    reached: dict[int, list[int]] = defaultdict(list)
-    reached[int(arrays.depth[source])].append(source)
-    level, deepest = int(arrays.depth[source]), int(max(arrays.depth[list(targets)]))
-    for depth in range(level, deepest + 1):
-        for task in reached.get(depth, ()):
-            finish = start[task] + float(arrays.duration[task])
-            if task in end:
-                end[task] = finish
-            for edge in range(arrays.succ_ptr[task], arrays.succ_ptr[task + 1]):
-                after = int(arrays.succ[edge])
-                if after not in start:
-                    start[after] = 0.0
-                    reached[int(arrays.depth[after])].append(after)
-                start[after] = max(start[after], finish + float(arrays.succ_delay[edge]))
-    return end

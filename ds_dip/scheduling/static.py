@@ -8,9 +8,9 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from ds_dip.scheduling import reference
 from ds_dip.scheduling.arrays import Arrays, Ints
 from ds_dip.scheduling.problem import ScheduleError
+from ds_dip.scheduling.timing import starts
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 
@@ -132,76 +132,78 @@ def list_order(
 
 
 def interleaved_order(arrays: Arrays) -> list[list[int]]:
-    """Interleaved 1F1B; of Megatron's groups (one microbatch a rank, the rest last) and PyTorch's
-    (rounds of nearly equal size) the one with the shorter makespan.
+    """Interleaved 1F1B, with the grouping of microbatches that gives the shorter makespan.
+
+    Megatron's groups hold one microbatch a rank and the rest comes last; PyTorch's rounds are of
+    nearly equal size.
     """
     own = chain(arrays)
     busy = [places for places in own if places]
     chunks = {len(places) for places in busy}
     if len(chunks) > 1:
-        raise BaselineError(
-            f"interleaved 1F1B cannot apply: ranks hold {min(chunks)} to {max(chunks)} chunks; give each as many"
-        )
+        raise BaselineError(f"ranks hold {min(chunks)} to {max(chunks)} chunks; it needs as many on each")
     count = len(set(arrays.microbatch.tolist()))
     depth = len(busy)
     rounds = max(1, count // depth) if depth else 1
     even = [count // rounds + (number < count % rounds) for number in range(rounds)]
     full = [depth] * (count // depth) + [count % depth] * bool(count % depth) if depth else []
+    slots = _slots(arrays, own)
     best: tuple[float, list[list[int]]] | None = None
-    for sizes in (full, even):
-        orders = [_slots(arrays, own, rank, sizes, depth) for rank in range(arrays.ranks)]
+    for sizes in {tuple(full): None, tuple(even): None}:
+        orders = [_order(slots, rank, places, sizes, depth) for rank, places in enumerate(own)]
         try:
-            start = reference.retime(arrays, orders)
+            makespan = float((starts(arrays, orders) + arrays.duration).max(initial=0.0))
         except ScheduleError:
             continue
-        makespan = max((time + length for time, length in zip(start, arrays.duration.tolist(), strict=True)), default=0)
         if best is None or makespan < best[0]:
             best = (makespan, orders)
     if best is None:
-        raise BaselineError(
-            "interleaved 1F1B cannot apply: its order contradicts this placement; loop chunks over ranks"
-        )
+        raise BaselineError("its order contradicts this placement; loop chunks over ranks")
     return best[1]
 
 
-def _slots(arrays: Arrays, own: list[list[tuple[int, int]]], rank: int, sizes: list[int], depth: int) -> list[int]:
-    """One rank's order: warm-up forwards, then a forward and a backward in turn, then the rest."""
-    places = own[rank]
+Slots = dict[tuple[int, bool, int, int], list[int]]
+"""Tasks by (rank, whether backward, virtual stage of the rank, place of the microbatch)."""
+
+
+def _slots(arrays: Arrays, own: list[list[tuple[int, int]]]) -> Slots:
     number = stages(arrays)
-    column = {stage: virtual for virtual, (_, stage) in enumerate(places)}
-    microbatch = {value: place for place, value in enumerate(sorted(set(arrays.microbatch.tolist())))}
     tasks = {task.id: task for task in arrays.problem.tasks}
-    name = {
-        (tasks[int(arrays.id[task])].module, tasks[int(arrays.id[task])].chunk): column[int(number[task])]
-        for task in np.nonzero((arrays.rank == rank) & (arrays.kind == FORWARD))[0]
-    }
-    slots: dict[tuple[bool, int, int], list[tuple[int, int, int]]] = defaultdict(list)
-    mine = np.nonzero(arrays.rank == rank)[0].tolist()
-    for task in mine:
+    virtual: dict[tuple[int, str, int], int] = {}
+    for rank, places in enumerate(own):
+        column = {stage: place for place, (_, stage) in enumerate(places)}
+        for task in np.nonzero((arrays.rank == rank) & (arrays.kind == FORWARD))[0].tolist():
+            identity = tasks[int(arrays.id[task])]
+            virtual[rank, identity.module, identity.chunk] = column[int(number[task])]
+    microbatch = {value: place for place, value in enumerate(sorted(set(arrays.microbatch.tolist())))}
+    slots: Slots = defaultdict(list)
+    for task in np.lexsort([arrays.priority, arrays.depth]).tolist():
         identity = tasks[int(arrays.id[task])]
-        virtual = name.get((identity.module, identity.chunk))
-        if virtual is None:
-            raise BaselineError(
-                f"interleaved 1F1B cannot apply: task {identity.id} has no forward of its chunk on rank {rank}"
-            )
-        key = (identity.kind != "F", virtual, microbatch[identity.microbatch])
-        slots[key].append((int(arrays.depth[task]), int(arrays.priority[task]), task))
+        stage = (identity.rank, identity.module, identity.chunk)
+        if stage not in virtual:
+            raise BaselineError(f"task {identity.id} has no forward of its chunk on rank {identity.rank}")
+        slots[identity.rank, identity.kind != "F", virtual[stage], microbatch[identity.microbatch]].append(task)
+    return slots
+
+
+def _order(slots: Slots, rank: int, places: list[tuple[int, int]], sizes: tuple[int, ...], depth: int) -> list[int]:
+    """One rank's order: warm-up forwards, then a forward and a backward in turn, then the rest."""
+    if not places:
+        return []
     forward: list[list[int]] = []
     backward: list[list[int]] = []
     first = 0
     for size in sizes:
         for virtual in range(len(places)):
             for member in range(first, first + size):
-                forward.append([task for *_, task in sorted(slots[False, virtual, member])])
-                backward.append([task for *_, task in sorted(slots[True, len(places) - 1 - virtual, member])])
+                forward.append(slots.get((rank, False, virtual, member), []))
+                backward.append(slots.get((rank, True, len(places) - 1 - virtual, member), []))
         first += size
-    if not places:
-        return []
     behind = max(0, depth - 1 - places[0][0])
     warm = behind if len(places) == 1 else 2 * behind + (len(places) - 1) * max(sizes)
     warm = min(warm, len(forward))
-    slot_order = forward[:warm]
+    order = forward[:warm]
     for ahead, back in zip(forward[warm:], backward, strict=False):
-        slot_order += [ahead, back]
-    slot_order += backward[len(forward) - warm :]
-    return [task for slot in slot_order for task in slot]
+        order += [ahead, back]
+    order += backward[len(forward) - warm :]
+    return [task for slot in order for task in slot]

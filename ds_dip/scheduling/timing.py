@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ds_dip.scheduling import reference
 from ds_dip.scheduling.admission import SLACK, admission
-from ds_dip.scheduling.arrays import Arrays, Floats, arrays_of
+from ds_dip.scheduling.arrays import Arrays, Floats, Ints, arrays_of
+from ds_dip.scheduling.graph import compact_of, graph_of
 from ds_dip.scheduling.problem import InfeasibleError, Problem, ScheduleError
 from ds_dip.scheduling.schedule import Schedule, Timeline
 
@@ -24,8 +27,7 @@ def retime(problem: Problem, schedule: Schedule) -> Timeline:
     """
     arrays = arrays_of(problem).with_choices(schedule.choices)
     orders = positions(arrays, schedule)
-    start = np.array(reference.retime(arrays, orders))
-    return timeline(arrays, orders, start)
+    return timeline(arrays, orders, starts(arrays, orders))
 
 
 def interleave(problem: Problem) -> Schedule:
@@ -40,7 +42,47 @@ def interleave(problem: Problem) -> Schedule:
 
 def first_come(arrays: Arrays) -> Orders:
     """Orders of the dual-queue interleaving with first-come priorities."""
-    return reference.interleave(arrays, admission(arrays), arrays.priority.tolist())
+    return interleaving(arrays, arrays.priority)
+
+
+def interleaving(arrays: Arrays, priority: Ints) -> Orders:
+    """Orders of the dual-queue interleaving; lower priorities go first. Raises InfeasibleError."""
+    from ds_dip.scheduling import kernels
+
+    graph = graph_of(arrays)
+    sequence, start = np.empty(arrays.n, dtype=np.int32), np.empty(arrays.n)
+    by_priority = np.argsort(priority, kind="stable").astype(np.int32)
+    if kernels.interleave(graph, by_priority, sequence, start, *kernels.scratch(graph)) < 0:
+        raise RuntimeError("the interleaving got stuck, which its admission rule excludes; please report this problem")
+    return by_rank(arrays, sequence)
+
+
+def starts(arrays: Arrays, orders: Sequence[Sequence[int]]) -> Floats:
+    """Earliest starts (n,) of orders by position; raises ScheduleError on a cycle."""
+    from ds_dip.scheduling import kernels
+
+    sequence, offset = flat(orders)
+    start, end = np.empty(arrays.n), np.empty(arrays.n)
+    room = np.empty(arrays.n + 3 * arrays.ranks, dtype=np.int32)
+    compact = compact_of(arrays)
+    done = kernels.retime(
+        compact.duration, compact.pred_ptr, compact.pred, compact.pred_delay, sequence, offset, start, end, room
+    )
+    if done < arrays.n:
+        reference.retime(arrays, orders)
+    return start
+
+
+def flat(orders: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Orders as one sequence (n,) and the offsets of the ranks in it (ranks + 1,)."""
+    offset = np.cumsum([0, *map(len, orders)]).astype(np.int32)
+    return np.array([task for order in orders for task in order], dtype=np.int32), offset
+
+
+def by_rank(arrays: Arrays, sequence: NDArray[np.integer[Any]]) -> Orders:
+    """A sequence over all ranks as an order per rank."""
+    rank = arrays.rank[sequence]
+    return [sequence[rank == own].tolist() for own in range(arrays.ranks)]
 
 
 def fitting(problem: Problem) -> tuple[Arrays, tuple[int, ...]]:

@@ -1,0 +1,111 @@
+"""A problem's arrays in the form that compiled kernels take: compact, with the memory rule filled in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ds_dip.scheduling.admission import admission
+from ds_dip.scheduling.arrays import Arrays, Floats
+
+Ints32 = NDArray[np.int32]
+
+
+class Compact(NamedTuple):
+    """Durations (n,) and predecessors as compressed rows: what re-timing needs."""
+
+    duration: Floats
+    pred_ptr: Ints32
+    pred: Ints32
+    pred_delay: Floats
+
+
+def compact_of(arrays: Arrays) -> Compact:
+    """What re-timing needs, whether or not the problem fits into memory."""
+    if "compact" not in arrays.cache:
+        arrays.cache["compact"] = Compact(
+            arrays.duration, arrays.pred_ptr.astype(np.int32), arrays.pred.astype(np.int32), arrays.pred_delay
+        )
+    return arrays.cache["compact"]  # type: ignore[no-any-return]
+
+
+class Graph(NamedTuple):
+    """Tasks by position (n,), edges as compressed rows, and needs of the banker's rule.
+
+    ``slot`` is rank * 3 + kind; ``chained`` the task that must follow on its rank, or -1;
+    ``waiting`` counts predecessors with chains; ``most`` (ranks,) is the largest need on a rank.
+    ``limited`` tells whether any rank has a capacity. ``slot_word`` (3 ranks + 1,) is where each
+    slot's bits begin in a bitset of 64-bit words, one bit a task.
+    """
+
+    rank: Ints32
+    slot: Ints32
+    group: Ints32
+    duration: Floats
+    acquire: Floats
+    net: Floats
+    claim: Floats
+    tail: Floats
+    succ_ptr: Ints32
+    succ: Ints32
+    succ_delay: Floats
+    pred_ptr: Ints32
+    pred: Ints32
+    pred_delay: Floats
+    waiting: Ints32
+    chained: Ints32
+    limit: Floats
+    need: Floats
+    need_after: Floats
+    most: Floats
+    limited: bool
+    slot_word: Ints32
+
+
+def graph_of(arrays: Arrays, chain: tuple[tuple[int, int], ...] = ()) -> Graph:
+    """The graph with the banker's rule; ``chain`` adds further successions on a rank.
+
+    Raises InfeasibleError where a microbatch does not fit alone.
+    """
+    key = ("graph", chain)
+    if key not in arrays.cache:
+        arrays.cache[key] = _graph(arrays, chain)
+    return arrays.cache[key]  # type: ignore[no-any-return]
+
+
+def _graph(arrays: Arrays, chain: tuple[tuple[int, int], ...]) -> Graph:
+    rule = admission(arrays)
+    chained = np.full(arrays.n, -1, dtype=np.int32)
+    waiting = np.diff(arrays.pred_ptr).astype(np.int32)
+    for before, after in (*rule.chain, *chain):
+        chained[before] = after
+        waiting[after] += 1
+    slot = arrays.rank * 3 + arrays.kind
+    words = np.zeros(3 * arrays.ranks + 1, dtype=np.int32)
+    np.cumsum((np.bincount(slot, minlength=3 * arrays.ranks) + 63) // 64, out=words[1:])
+    return Graph(
+        rank=arrays.rank.astype(np.int32),
+        slot=slot.astype(np.int32),
+        group=arrays.group.astype(np.int32),
+        duration=arrays.duration,
+        acquire=arrays.acquire,
+        net=arrays.acquire - arrays.release,
+        claim=rule.claim,
+        tail=arrays.tail,
+        succ_ptr=arrays.succ_ptr.astype(np.int32),
+        succ=arrays.succ.astype(np.int32),
+        succ_delay=arrays.succ_delay,
+        pred_ptr=arrays.pred_ptr.astype(np.int32),
+        pred=arrays.pred.astype(np.int32),
+        pred_delay=arrays.pred_delay,
+        waiting=waiting,
+        chained=chained,
+        limit=rule.limit,
+        need=rule.need,
+        need_after=rule.need_after,
+        most=rule.need.max(axis=0) if arrays.n else np.zeros(arrays.ranks),
+        limited=bool(np.isfinite(rule.limit).any()),
+        slot_word=words,
+    )
