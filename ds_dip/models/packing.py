@@ -44,14 +44,14 @@ def attention(query: Tensor, key: Tensor, value: Tensor, tokens: tuple[int, ...]
     packing = pack(tokens, query.device)
     if packing.order is not None:
         query, key, value = (x.index_select(0, packing.order) for x in (query, key, value))
-    outputs, start = [], 0
     grouped = query.shape[1] != key.shape[1]
-    for instances, size in packing.runs:
-        stop = start + instances * size
-        q, k, v = (x[start:stop].view(instances, size, *x.shape[1:]).transpose(1, 2) for x in (query, key, value))
+    # One split per tensor: its backward is one concatenation, where slices would each fill a whole gradient.
+    rows = [instances * size for instances, size in packing.runs]
+    outputs = []
+    for run, *parts in zip(packing.runs, *(torch.split(x, rows) for x in (query, key, value)), strict=True):
+        q, k, v = (x.view(*run, *x.shape[1:]).transpose(1, 2) for x in parts)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
         outputs.append(mixed.transpose(1, 2).flatten(0, 1))
-        start = stop
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs) if outputs else query
     return output if packing.inverse is None else output.index_select(0, packing.inverse)
 

@@ -33,7 +33,7 @@ class Chunk:
 class Partition:
     """Chunks of every module in data-flow order, and each module's sub-microbatch size B.
 
-    ``sub_microbatch`` counts instances; ``None`` leaves the module's microbatch whole.
+    ``sub_microbatch`` counts instances; ``None``, or a module left out, leaves its microbatch whole.
     """
 
     ranks: int
@@ -65,8 +65,8 @@ def check_partition(model: Model, partition: Partition) -> None:
     for module in model.modules:
         _check_module(module.name, len(module.layers), partition)
     limits = [name for name, _ in partition.sub_microbatch]
-    if sorted(limits) != sorted(names):
-        raise PartitionError(f"sub_microbatch names {', '.join(limits)}: name every module once ({', '.join(names)})")
+    if len(set(limits)) < len(limits) or not set(limits) <= set(names):
+        raise PartitionError(f"sub_microbatch names {', '.join(limits)}: name modules, each once ({', '.join(names)})")
     for name, size in partition.sub_microbatch:
         if size is not None and size < 1:
             raise PartitionError(
