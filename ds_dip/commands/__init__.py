@@ -1,1 +1,56 @@
-"""The subcommands of ``ds-dip``, one Click module each; ``ds_dip.cli`` loads them lazily."""
+"""The subcommands of ``ds-dip``, one Click module each; ``ds_dip.cli`` loads them lazily.
+
+A module ``NAME.py`` here is the command ``NAME`` and holds it as ``command``; the first line of its docstring,
+"``ds-dip NAME``: what it does.", is its line in the help, so that listing the commands imports none of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+BENCH = "bench_"
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are the modules of this package that start with ``prefix``."""
+
+    def __init__(self, *args: Any, prefix: str = "", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.prefix = prefix
+
+    def _modules(self) -> dict[str, str]:
+        names = [module.name for module in pkgutil.iter_modules(__path__)]
+        if not self.prefix:
+            names = [name for name in names if not name.startswith(BENCH)]
+        return {n.removeprefix(self.prefix).replace("_", "-"): n for n in names if n.startswith(self.prefix)}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands' names, sorted; nothing is imported."""
+        return sorted(self._modules())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of the command and take its ``command``."""
+        module = self._modules().get(cmd_name)
+        if module is None:
+            return None
+        command = importlib.import_module(f"{__name__}.{module}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands from their modules' docstrings."""
+        rows = [(name, _summary(module)) for name, module in sorted(self._modules().items())]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+def _summary(module: str) -> str:
+    text = ast.get_docstring(ast.parse(Path(__path__[0], f"{module}.py").read_bytes())) or ""
+    return text.partition("\n")[0].rpartition("``: ")[2]
