@@ -62,7 +62,7 @@ class TraceConfig(_Block):
     """Which steps leave a planned and a measured timeline, for ``ds-dip trace``."""
 
     directory: str | None = _setting(
-        None, "the path of a folder, or null", "where timelines are written; null writes none", min_length=1
+        None, "the path of a folder, or null", "the run's folder, for its timelines/; null writes none", min_length=1
     )
     every: int = _setting(1, "an integer of at least 1", "write the timeline of every n-th step", ge=1)
 
@@ -299,12 +299,6 @@ UNSUPPORTED = (
     ),
     Unsupported("torch_autocast.enabled", _on, "chunks run in the run's own data type", 'use "bf16" instead'),
     Unsupported("weight_quantization", _present, "it is for inference", "remove the block"),
-    Unsupported(
-        "gradient_allreduce_op",
-        lambda value: isinstance(value, str) and value.lower() == "sum",
-        "losses are divided by what the global batch holds, which needs the mean over replicas",
-        'remove it or set it to "mean"',
-    ),
     Unsupported("managed_gradient_accumulation", _off, "the engine steps at the end of each batch", "set it to true"),
     Unsupported(
         "optimizer.type",
