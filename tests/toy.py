@@ -30,7 +30,7 @@ class Mix(nn.Module):
         mean = torch.cat([part.mean(0, keepdim=True).expand_as(part) for part in parts])
         out = hidden + torch.tanh(self.linear(hidden + mean))
         if mask is not None:
-            out = out * (1 + mask.unsqueeze(1).to(out.dtype))
+            out = out * (1 + mask.unsqueeze(1).to(out.dtype) / 10)
         return pack(mask, out, rest, self.carry)
 
 

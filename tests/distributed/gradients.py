@@ -1,0 +1,166 @@
+"""A rank of the gradient test: engines of several shapes, many random plans each, against one process's autograd."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed import comm as dist
+from deepspeed.runtime.config import DeepSpeedConfig
+from deepspeed.utils import safe_get_full_grad
+
+from ds_dip.data.metadata import SampleMetadata
+from ds_dip.programs import compile_programs, replay
+from ds_dip.runtime.initialize import make_engine
+from ds_dip.runtime.module import DIPModule
+from ds_dip.runtime.shutdown import shutdown
+from tests.cases import Case, batches_of, random_case
+from tests.distributed.ranks import report
+from tests.toy import loss_sum
+
+
+class CasePlans:
+    """Random plans in a random valid order, the same on every rank."""
+
+    def __init__(self, case: Case, replica: int) -> None:
+        self.case, self.replica = case, replica
+
+    def next(self, step: int) -> Any:
+        return self.of(self.case, step, forward_only=False)
+
+    def evaluation(self, samples: Sequence[SampleMetadata]) -> Any:
+        half = (len(samples) + 1) // 2
+        shares = [[(n,) for n in range(half)], [(n,) for n in range(half, len(samples))]]
+        replicas = len(self.case.batches)
+        shares = shares if replicas == 2 else [[n for share in shares for n in share]]
+        batches = batches_of(samples, shares, self.case.toy, self.case.partition)
+        case = Case(self.case.toy, self.case.dataset, self.case.partition, batches, self.case.seed)
+        return self.of(case, 0, forward_only=True)
+
+    def of(self, case: Case, step: int, *, forward_only: bool) -> Any:
+        plan, batch = case.plan(self.replica, forward_only=forward_only), case.batches[self.replica]
+        programs = compile_programs(
+            plan.problem, plan.order, plan.start, plan.end, batch, case.toy.model, case.partition
+        )
+        replay(programs)
+        return SimpleNamespace(step=step, batch=batch, programs=programs)
+
+    def measured(self, measured: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def settings(case: Case, mode: str, replicas: int) -> dict[str, Any]:
+    document = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 3,
+        "train_batch_size": 3 * replicas,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.0}},
+        "gradient_clipping": 0.0,
+        "steps_per_print": 1000000,
+        "dip": {"checked": case.seed % 2 == 0, "timeouts": {"rank_s": 60.0}},
+    }
+    if mode == "zero1":
+        document["zero_optimization"] = {"stage": 1}
+        document["zero_allow_untested_optimizer"] = True
+    elif mode.startswith("bf16"):
+        document["zero_optimization"] = {"stage": 1}
+        document["zero_allow_untested_optimizer"] = True
+        document["bf16"] = {"enabled": True}
+        if mode == "bf16-accumulate":
+            document["bf16"]["immediate_grad_update"] = True
+            document["data_types"] = {"grad_accum_dtype": "fp32"}
+    return document
+
+
+def full_gradient(mode: str, parameter: torch.nn.Parameter) -> torch.Tensor:
+    gradient = parameter.grad if mode == "fp32" else safe_get_full_grad(parameter)
+    return torch.zeros_like(parameter) if gradient is None else gradient.detach().clone()
+
+
+def measure(engine: Any, case: Case, mode: str, name: str) -> None:
+    """One step of one random case; reports the worst error over the tensors of this rank's chunks."""
+    engine.plans.case, engine.dataset = case, case.dataset
+    gradients: dict[int, torch.Tensor] = {}
+    step = engine.optimizer.step
+
+    def capture(*args: Any, **kwargs: Any) -> Any:
+        for parameter in engine.module.parameters():
+            if parameter.requires_grad:
+                gradients[id(parameter)] = full_gradient(mode, parameter)
+        return step(*args, **kwargs)
+
+    engine.optimizer.step = capture
+    try:
+        loss = float(engine.train_batch())
+    finally:
+        engine.optimizer.step = step
+    whole = reference_layers(case, mode)
+    expected = float(case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, whole))
+    evaluated = float(engine.eval_batch(case.samples))
+    worst = 0.0
+    for chunk in engine.module.local_chunks:
+        for index, layer in engine.module.layers_of(chunk).items():
+            for parameter, reference in zip(layer.parameters(), whole[chunk.module][index].parameters(), strict=True):
+                wanted = torch.zeros_like(reference) if reference.grad is None else reference.grad
+                scale = float(wanted.abs().max())
+                error = float((gradients[id(parameter)].double() - wanted).abs().max())
+                worst = max(worst, error / scale if scale > 1e-9 else error)
+    report(name=name, seed=case.seed, loss=loss, expected=expected, evaluated=evaluated, error=worst)
+
+
+def reference_layers(case: Case, mode: str) -> dict[str, list[torch.nn.Module]]:
+    """The weights never move (the learning rate is 0): build them again, rounded as the engine's are."""
+    layers = case.toy.layers(torch.bfloat16 if mode.startswith("bf16") else torch.float32)
+    return {name: [layer.double() for layer in chain] for name, chain in layers.items()}
+
+
+def main() -> None:
+    mode, world, replicas, first, engines, cases = sys.argv[1], *map(int, sys.argv[2:])
+    deepspeed.init_distributed("gloo")
+    ranks = world // replicas
+    for number in range(first, first + engines):
+        rng = random.Random(number)
+        shape = {"encoders": rng.randint(0, 2), "layers": ranks * 3, "frozen": 0}
+        base = random_case(number * 1000, ranks=ranks, replicas=replicas, toy_seed=number, **shape)
+        toy = base.toy
+        built = toy.layers(torch.float32)
+        module = DIPModule(
+            toy.model,
+            base.partition,
+            {name: [lambda layer=layer: layer for layer in chain] for name, chain in built.items()},
+            loss_sum,
+        )
+        document = settings(base, mode, replicas)
+        plans = CasePlans(base, module.mpu().get_data_parallel_rank())
+        engine = make_engine(module, document, DeepSpeedConfig(document, module.mpu()), plans, base.dataset)
+        dist.barrier()
+        for offset in range(cases):
+            # The same model and partition, another batch, cut and order each time.
+            case = random_case(number * 1000 + offset, ranks=ranks, replicas=replicas, toy_seed=number, **shape)
+            case = Case(toy, case.dataset, base.partition, recut(case, base), case.seed)
+            measure(engine, case, mode, f"{mode}-{ranks}x{replicas}-{number}")
+        if number == first + engines - 1:
+            shutdown(engine)
+
+
+def recut(case: Case, base: Case) -> Any:
+    shares, position = [], 0
+    for batch in case.batches:
+        share = []
+        for microbatch in batch.microbatches:
+            share.append(tuple(range(position, position + len(microbatch.samples))))
+            position += len(microbatch.samples)
+        shares.append(share)
+    return batches_of(case.samples, shares, base.toy, base.partition)
+
+
+if __name__ == "__main__":
+    main()

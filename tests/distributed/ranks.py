@@ -1,0 +1,69 @@
+"""Starts the processes of a test group once: real ranks over gloo, killed when their time is up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+#: One port for all tests: DeepSpeed leaves buffers named after it in /dev/shm.
+PORT = 29617
+
+
+def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) -> list[list[dict[str, Any]]]:
+    """Run ``python -m module`` as ``world`` ranks; what each wrote through ``report``, rank by rank.
+
+    Raises AssertionError with the ranks' output where one fails or the time is up.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {
+            **os.environ,
+            "DS_ACCELERATOR": "cpu",
+            "OMP_NUM_THREADS": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(PORT),
+            "WORLD_SIZE": str(world),
+            "LOCAL_SIZE": str(world),
+            "REPORT_FOLDER": folder,
+        }
+        logs = [Path(folder, f"rank-{rank}.log") for rank in range(world)]
+        processes = []
+        for rank in range(world):
+            with logs[rank].open("wb") as log:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", module, *arguments],
+                        cwd=ROOT,
+                        env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+        try:
+            codes = [process.wait(seconds) for process in processes]
+        except subprocess.TimeoutExpired:
+            codes = [-999]
+        finally:
+            for process in processes:
+                process.kill()
+            for leftover in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{PORT}_*"):
+                leftover.unlink(missing_ok=True)
+        if any(codes):
+            texts = "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in logs)
+            raise AssertionError(f"{module} ended with {codes} after at most {seconds:g} s\n{texts}")
+        reports = [Path(folder, f"report-{rank}.jsonl") for rank in range(world)]
+        return [
+            [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else [] for path in reports
+        ]
+
+
+def report(**values: Any) -> None:
+    """Write one line for the test that started this rank."""
+    path = Path(os.environ["REPORT_FOLDER"], f"report-{os.environ['RANK']}.jsonl")
+    with path.open("a") as stream:
+        stream.write(json.dumps(values) + "\n")

@@ -1,0 +1,32 @@
+"""The engine's gradient is that of one process computing the whole global batch, whatever the plan (real ranks)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributed.ranks import run_ranks
+
+#: mode, ranks, replicas, first engine, engines, cases an engine: 120 cases in fp32, 24 in bf16.
+GROUPS = [
+    ("fp32", 2, 1, 0, 5, 8),
+    ("fp32", 4, 1, 10, 3, 8),
+    ("zero1", 2, 1, 20, 4, 8),
+    ("zero1", 4, 2, 30, 3, 8),
+    ("bf16", 4, 2, 40, 2, 6),
+    ("bf16-accumulate", 4, 2, 50, 2, 6),
+]
+#: Largest difference of a tensor over its largest gradient, and of the loss; bf16 keeps 8 bits.
+TOLERANCE = {"fp32": (1e-5, 1e-5), "zero1": (1e-5, 1e-5), "bf16": (6e-2, 1e-2), "bf16-accumulate": (6e-2, 1e-2)}
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group[0]}-{group[1] // group[2]}x{group[2]}")
+def test_gradients_and_losses_are_those_of_one_process(group: tuple) -> None:
+    mode, world, replicas, first, engines, cases = group
+    results = run_ranks("tests.distributed.gradients", world, mode, *map(str, (world, replicas, first, engines, cases)))
+    assert [len(rows) for rows in results] == [engines * cases] * world
+    gradient, loss = TOLERANCE[mode]
+    for rows in results:
+        for row in rows:
+            assert row["error"] <= gradient, row
+            assert abs(row["loss"] - row["expected"]) <= loss * abs(row["expected"]), row
+            assert abs(row["evaluated"] - row["expected"]) <= loss * abs(row["expected"]), row
