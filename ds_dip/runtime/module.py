@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from deepspeed.runtime.pipe.module import LayerSpec, PipelineModule
@@ -15,12 +15,12 @@ from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model
 
 #: A layer that is still to be built: DeepSpeed's LayerSpec or TiedLayerSpec, or a factory without arguments.
-LayerFactory = LayerSpec | Callable[[], nn.Module]
+LayerFactory: TypeAlias = "LayerSpec | Callable[[], nn.Module]"
 #: The loss summed over a microbatch, from the loss chunk's output.
-LossFunction = Callable[[Any, Context], torch.Tensor]
+LossFunction: TypeAlias = Callable[[Any, Context], torch.Tensor]
 
 
-class _FactorySpec(LayerSpec):  # type: ignore[misc]  # DeepSpeed is untyped
+class _FactorySpec(LayerSpec):
     """A LayerSpec that calls a factory, so that only the owning rank builds the layer."""
 
     def __init__(self, factory: Callable[[], nn.Module]) -> None:
@@ -30,12 +30,12 @@ class _FactorySpec(LayerSpec):  # type: ignore[misc]  # DeepSpeed is untyped
     def __repr__(self) -> str:
         return repr(self._factory)
 
-    def build(self, log: bool = False) -> nn.Module:
+    def build(self, log: bool = False) -> nn.Module:  # LayerSpec's signature
         """The layer."""
         return self._factory()
 
 
-class DIPModule(PipelineModule):  # type: ignore[misc]  # DeepSpeed is untyped
+class DIPModule(PipelineModule):
     """All chunks of one rank, cut as the partition says.
 
     ``layers`` gives every module's layers in order: factories without arguments, LayerSpecs, or
@@ -65,7 +65,7 @@ class DIPModule(PipelineModule):  # type: ignore[misc]  # DeepSpeed is untyped
         kwargs.setdefault("num_stages", None if kwargs.get("topology") else partition.ranks)
         super().__init__(layers=specs, loss_fn=loss_fn, **kwargs)
 
-    def _partition_layers(self, method: str = "uniform") -> None:  # noqa: ARG002  # the partition is given
+    def _partition_layers(self, method: str = "uniform") -> None:  # the partition is given
         if self._topo.get_dim("pipe") != self.partition.ranks:
             raise ValueError(
                 f"the partition is for {self.partition.ranks} pipeline ranks, the topology has "
@@ -84,14 +84,14 @@ class DIPModule(PipelineModule):  # type: ignore[misc]  # DeepSpeed is untyped
         """The pipeline rank that holds a layer, by its index over all modules."""
         for chunk, (start, stop) in self._bounds.items():
             if start <= layer_idx < stop:
-                return chunk.rank
+                return int(chunk.rank)
         raise IndexError(f"layer {layer_idx} does not exist: the model has {self._num_layers} layers")
 
     def _build(self) -> None:
         self._functions: dict[Chunk, list[Any]] = {}
         for chunk in self.local_chunks:
             self._set_bounds(*self._bounds[chunk])
-            self.forward_funcs = []
+            self.forward_funcs: list[Any] = []
             super()._build()
             self._functions[chunk] = self.forward_funcs
         for chunk in self.local_chunks:

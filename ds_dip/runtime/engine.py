@@ -1,0 +1,302 @@
+"""DIPEngine: DeepSpeed's PipelineEngine, running a Program of its own for every batch.
+
+By subclass and hooks, as DeepSpeed's own ``dualpipev`` does: nothing is patched. The optimizer,
+its reduction, ZeRO-1, bf16 and fp16, checkpoints and the monitor stay DeepSpeed's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from deepspeed import comm as dist
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.pipe.engine import PipelineEngine
+from typing_extensions import Self
+
+from ds_dip.config import DIPConfig
+from ds_dip.data import Dataset, SampleMetadata, collate
+from ds_dip.models.context import Context
+from ds_dip.models.partition import Chunk
+from ds_dip.planner import PlanSource, StepPlan
+from ds_dip.planning.batch import Microbatch
+from ds_dip.programs.program import Instruction
+from ds_dip.runtime.executor import Executor
+from ds_dip.runtime.links import LinkTransport, links_of
+from ds_dip.runtime.measure import Measured, Measurer
+from ds_dip.runtime.module import DIPModule
+
+
+class Execute(schedule.PipeInstruction):
+    """One instruction of a Program, in DeepSpeed's instruction stream."""
+
+
+class ProgramSchedule(schedule.PipeSchedule):
+    """A Program's instructions followed by DeepSpeed's own for the end of a batch."""
+
+    def __init__(self, instructions: Sequence[Instruction], end: Sequence[schedule.PipeInstruction], **kwargs: Any):
+        super().__init__(**kwargs)
+        self._instructions, self._end = instructions, end
+
+    def steps(self) -> Iterator[list[schedule.PipeInstruction]]:
+        """One list an instruction, then the end of the batch."""
+        for instruction in self._instructions:
+            yield [Execute(instruction=instruction)]
+        yield list(self._end)
+
+    def num_pipe_buffers(self) -> int:
+        """None: tensors are kept by stage."""
+        return 0
+
+
+class DIPEngine(PipelineEngine):
+    """Trains a DIPModule; made by ``ds_dip.initialize()``.
+
+    ``plan`` is the plan of the last batch and ``measured`` its measured timeline. As a context
+    manager the engine ends the run cleanly (see ``ds_dip.shutdown``).
+    """
+
+    def __init__(self, *args: Any, dip: DIPConfig, plans: PlanSource, dataset: Dataset, **kwargs: Any) -> None:
+        self._started = self.closed = False
+        super().__init__(*args, **kwargs)
+        self.dip, self.plans, self.dataset = dip, plans, dataset
+        self.plan: StepPlan | None = None
+        self.measured: Measured | None = None
+        self.module: DIPModule
+        model, partition = self.module.model, self.module.partition
+        topology = self.module.topology()
+        replicas = [
+            [topology.get_rank(pipe=stage, data=replica) for stage in range(partition.ranks)]
+            for replica in range(self.grid.data_parallel_size)
+        ]
+        self._links = LinkTransport(
+            links_of(model, partition),
+            replicas,
+            self.stage_id,
+            self.grid.data_parallel_id,
+            device=torch.device(self.device),
+            dtype=self.dtype_of,
+            deadline_s=dip.timeouts.rank_s,
+            checked=dip.checked,
+        )
+        self._executor = Executor(
+            model,
+            partition,
+            _EngineCompute(self),
+            self._links,
+            self._load,
+            device=torch.device(self.device),
+            dtype=self.dtype_of,
+        )
+        self._measurer = Measurer(self.grid, torch.device(self.device))
+        self._loss_stage = partition.of(model.loss_module)[-1].rank
+        self._started = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        from ds_dip.runtime.shutdown import shutdown
+
+        shutdown(self, failed=error is not None)
+
+    def dtype_of(self, name: str) -> torch.dtype:
+        """The torch dtype of a boundary tensor; ``"compute"`` is the dtype this run trains in."""
+        if name != "compute":
+            return getattr(torch, name)  # type: ignore[no-any-return]  # TensorSpec holds dtype names only
+        if self.bfloat16_enabled():
+            return torch.bfloat16
+        return torch.float16 if self.fp16_enabled() else torch.float32
+
+    def train_batch(self, data_iter: Any = None) -> torch.Tensor:
+        """Train on the sampler's next global batch; the loss over the whole global batch.
+
+        The sampler owns the order of samples, so an iterator is refused with ValueError.
+        """
+        if data_iter is not None:
+            raise ValueError(
+                "train_batch() got an iterator, but a plan needs metadata ahead and the sampler owns the order: give "
+                "ds_dip.initialize() a DatasetReference as training_data and call train_batch() without arguments"
+            )
+        began = time.monotonic()
+        self.plan = self.plans.next(self.global_steps)
+        planned = time.monotonic()
+        loss: torch.Tensor = super().train_batch()
+        self.measured = self._measurer.gather(self.plan, self._executor.intervals, began, planned)
+        self.plans.measured(self.measured)
+        return loss
+
+    def eval_batch(
+        self,
+        samples: Sequence[SampleMetadata],
+        return_logits: bool = False,
+    ) -> Any:
+        """The loss over these samples (of ``self.dataset``), by the same rule as in training.
+
+        Every rank passes the same samples and gets the same loss. With ``return_logits`` also a
+        mapping from sample id to its rows of the loss chunk's output, on the ranks that compute
+        the loss (empty elsewhere).
+        """
+        plan = self.plans.evaluation(samples)
+        self.module.eval()
+        with torch.no_grad():
+            self._run(plan, ProgramSchedule(self._instructions(plan), [], **self._schedule_arguments()), return_logits)
+            loss: torch.Tensor = self._aggregate_total_loss()
+        return (loss, self._logits(plan)) if return_logits else loss
+
+    def _logits(self, plan: StepPlan) -> dict[str, torch.Tensor]:
+        rows: dict[str, torch.Tensor] = {}
+        for index, output in self._executor.logits.items():
+            microbatch = plan.batch.microbatches[index]
+            parts = torch.split(output, list(microbatch.sizes[self.module.model.loss_module].tokens))
+            rows.update({sample.id: part for sample, part in zip(microbatch.samples, parts, strict=True)})
+        return rows
+
+    def _instructions(self, plan: StepPlan) -> tuple[Instruction, ...]:
+        return plan.programs[self.stage_id].instructions
+
+    def _schedule_arguments(self) -> dict[str, int]:
+        return {"micro_batches": self.micro_batches, "stages": self.num_stages, "stage_id": self.stage_id}
+
+    def _train_schedule(self) -> ProgramSchedule:
+        assert self.plan is not None
+        end = [schedule.ReduceTiedGrads(), schedule.ReduceGrads(), schedule.OptimizerStep()]
+        return ProgramSchedule(self._instructions(self.plan), end, **self._schedule_arguments())
+
+    def _exec_schedule(self, pipe_schedule: ProgramSchedule) -> None:
+        assert self.plan is not None
+        self._run(self.plan, pipe_schedule)
+
+    def _run(self, plan: StepPlan, steps: ProgramSchedule, keep_logits: bool = False) -> None:
+        """Run a plan's program of this rank; afterwards ``total_loss`` is what DeepSpeed's aggregation expects."""
+        self._links.step = plan.step
+        replicas = self.grid.data_parallel_size
+        #: DeepSpeed divides by the accumulation steps and averages over replicas.
+        self._loss_scale = self.gradient_accumulation_steps() * replicas / plan.batch.loss_count
+        self._executor.begin(
+            plan.programs[self.stage_id], plan.batch, train=torch.is_grad_enabled(), keep_logits=keep_logits
+        )
+        try:
+            super()._exec_schedule(steps)
+        except BaseException:
+            self._executor.abort()
+            raise
+        self._executor.finish()
+        total = self._executor.loss_sum
+        self.total_loss = torch.zeros((), device=self.device) if total is None else total.float() * self._loss_scale
+
+    def _load(
+        self, microbatch: Microbatch, module: str, fields: tuple[str, ...], start: int, stop: int
+    ) -> Mapping[str, torch.Tensor]:
+        arrays = collate(self.dataset, microbatch.samples, module, fields, start, stop)
+        tensors = {}
+        for name, array in arrays.items():
+            tensor = torch.from_numpy(array).to(self.device, non_blocking=True)
+            tensors[name] = tensor.to(self.dtype_of("compute")) if tensor.is_floating_point() else tensor
+        return tensors
+
+    def backward_loss(self, loss: torch.Tensor) -> None:
+        """Backward from a summed loss through DeepSpeed's own path (loss scaling, bf16 accumulation)."""
+        scale = self._loss_scale if self.gradient_average else self._loss_scale / self.grid.data_parallel_size
+        DeepSpeedEngine.backward(self, loss * scale)
+
+    def backward_outputs(self, tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+        """One backward through all outputs of a chunk."""
+        self._running_engine_backward = True
+        try:
+            torch.autograd.backward(tensors, gradients)
+            self._backward_epilogue()
+        finally:
+            self._running_engine_backward = False
+
+    def _backward_prologue_per_tensor(self, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+    def _start_timers(self, _: Any) -> None:
+        """Stages of many chunks overlap in DeepSpeed's per-phase timers; ours are in ``measured``."""
+
+    def _stop_timers(self, _: Any) -> None:
+        """See ``_start_timers``."""
+
+    def is_last_stage(self) -> bool:
+        """Whether this rank computes the loss (topologically the last one while the base class sets up)."""
+        return bool(self.stage_id == self._loss_stage if self._started else super().is_last_stage())
+
+    def _loss_stage_global_rank(self) -> int:
+        return self.grid.stage_to_global(self._loss_stage)  # type: ignore[no-any-return]  # untyped
+
+    def _exec_execute(self, instruction: Instruction) -> None:
+        self._executor.execute(instruction)
+
+    def _exec_reduce_tied_grads(self) -> None:
+        """Give every trainable parameter a gradient first: all replicas must reduce, and weigh, the same ones."""
+        if isinstance(self.optimizer, BF16_Optimizer):
+            flags = self.optimizer.fp32_groups_has_gradients
+            for group in flags:
+                group[:] = [True] * len(group)
+        else:
+            for parameter in self.module.parameters():
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+        super()._exec_reduce_tied_grads()
+
+    def clip_fp32_gradients(self) -> None:
+        """Clip by the norm over all pipeline ranks (fp32 without ZeRO; DeepSpeed's takes one rank's)."""
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        owned = [p.grad for p in self.module.parameters() if p.grad is not None and not p.ds_pipe_replicated]
+        square = torch.zeros((), device=self.device, dtype=torch.float64)
+        for gradient in owned:
+            square += gradient.double().square().sum()
+        dist.all_reduce(square, group=self.grid.get_model_parallel_group())
+        norm = float(square.sqrt())
+        self._global_grad_norm = norm
+        factor = self.gradient_clipping() / (norm + 1e-6)
+        if factor < 1.0:
+            for gradient in gradients:
+                gradient.mul_(factor)
+
+    def close(self) -> None:
+        """Stop the planner and drop messages under way; ``ds_dip.shutdown`` calls it."""
+        self.closed = True
+        self.plans.close()
+        self._links.close()
+
+    def release(self) -> None:
+        """Drop what holds process groups and hooks, so that it is gone before the interpreter ends."""
+        for name in ("_executor", "_links", "_measurer", "optimizer", "basic_optimizer", "module", "grid", "mpu"):
+            self.__dict__.pop(name, None)
+        self._modules.clear()
+
+    _INSTRUCTION_MAP = {  # noqa: RUF012  # DeepSpeed reads it from the class
+        **PipelineEngine._INSTRUCTION_MAP,  # the way in, see dualpipev
+        Execute: _exec_execute,
+        schedule.ReduceTiedGrads: _exec_reduce_tied_grads,
+    }
+
+
+class _EngineCompute:
+    """How the executor runs chunks on this engine."""
+
+    def __init__(self, engine: DIPEngine) -> None:
+        self._engine = engine
+
+    def forward(self, chunk: Chunk, x: Any, context: Context) -> Any:
+        """Through DeepSpeed's forward: autocast and its backward hooks."""
+        return DeepSpeedEngine.forward(self._engine, chunk, x, context)
+
+    def loss(self, output: Any, context: Context) -> torch.Tensor:
+        """The module's loss function."""
+        return self._engine.module.loss_fn(output, context)  # type: ignore[no-any-return]  # untyped
+
+    def backward(self, tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+        """See ``DIPEngine.backward_outputs``."""
+        self._engine.backward_outputs(tensors, gradients)
+
+    def backward_loss(self, loss: torch.Tensor) -> None:
+        """See ``DIPEngine.backward_loss``."""
+        self._engine.backward_loss(loss)

@@ -1,0 +1,162 @@
+"""``ds_dip.initialize()``: DeepSpeed's arguments and return values, with a DIPEngine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+from deepspeed import comm as dist
+from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.config import DeepSpeedConfig
+
+from ds_dip.config import ConfigError, DIPConfig, read_config, refuse_unsupported
+from ds_dip.data import Dataset, DatasetReference
+from ds_dip.models.partition import Partition
+from ds_dip.models.spec import Model
+from ds_dip.partition import make_partition, read_partition
+from ds_dip.planner import PlanSource
+from ds_dip.runtime.engine import DIPEngine
+from ds_dip.runtime.module import DIPModule
+from ds_dip.runtime.plans import make_plans
+
+
+def load_config(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """The DeepSpeed configuration as a dictionary, its ``"dip"`` block and what the engine carries checked.
+
+    Raises ConfigError, one sentence naming the key.
+    """
+    if isinstance(config, Mapping):
+        document = dict(config)
+    else:
+        try:
+            document = json.loads(Path(config).read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{config}: cannot be read ({error.strerror}); give a DeepSpeed JSON") from error
+        except ValueError as error:
+            raise ConfigError(f"{config}: is not JSON ({error}); give a DeepSpeed JSON") from error
+        if not isinstance(document, dict):
+            raise ConfigError(f"{config}: holds a {type(document).__name__}, expected a JSON object")
+    read_config(document)
+    refuse_unsupported(document)
+    return document
+
+
+def partition_for(model: Model, dip: DIPConfig, ranks: int) -> Partition:
+    """The partition that the ``"dip"`` block asks for: its file, or a cut by its laps.
+
+    Raises a ValueError where it does not fit the model or the number of pipeline ranks.
+    """
+    if dip.partition is None:
+        return make_partition(model, ranks, dict(dip.laps), dict(dip.sub_microbatch))
+    partition = read_partition(dip.partition, model)
+    if partition.ranks != ranks:
+        raise ConfigError(
+            f'"dip.partition" is {dip.partition!r}, made for {partition.ranks} pipeline ranks, and this run has '
+            f"{ranks}; make a partition for {ranks} ranks or start {partition.ranks} a replica"
+        )
+    return partition
+
+
+def initialize(
+    args: Any = None,
+    model: DIPModule | None = None,
+    optimizer: Any = None,
+    model_parameters: Any = None,
+    training_data: DatasetReference | None = None,
+    lr_scheduler: Any = None,
+    distributed_port: int = 29500,
+    mpu: Any = None,
+    dist_init_required: bool | None = None,
+    collate_fn: Any = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+) -> tuple[DIPEngine, Any, None, Any]:
+    """Make a DIPEngine: ``deepspeed.initialize()`` with the same arguments and four return values.
+
+    ``model`` is a DIPModule and ``training_data`` a DatasetReference, which every rank and the
+    planner's process open; the third value, DeepSpeed's data loader, is None, since the sampler
+    owns the order. ``config`` defaults to ``args.deepspeed_config``.
+    Raises ConfigError or ValueError, one sentence, the same on every rank.
+    """
+    if not isinstance(model, DIPModule):
+        raise ValueError(
+            f"model is a {type(model).__name__}, expected a DIPModule; deepspeed.initialize() takes other models"
+        )
+    if not isinstance(training_data, DatasetReference):
+        raise ValueError(
+            f"training_data is a {type(training_data).__name__}, expected a DatasetReference: the planner's process "
+            "opens the dataset by its factory's name to read metadata ahead"
+        )
+    for name, value in (("mpu", mpu), ("collate_fn", collate_fn)):
+        if value is not None:
+            raise ValueError(f"{name} is given, but a DIPModule has its own; leave {name} out")
+    config = config if config is not None else getattr(args, "deepspeed_config", None)
+    if config is None:
+        raise ConfigError("no DeepSpeed configuration is given; pass config= or --deepspeed_config")
+    document = load_config(config)
+    dip = read_config(document)
+
+    dist.init_distributed(
+        dist_backend=get_accelerator().communication_backend_name(),
+        distributed_port=distributed_port,
+        dist_init_required=dist_init_required,
+    )
+    settings = DeepSpeedConfig(document, model.mpu())
+    plans = make_plans(
+        dip,
+        model,
+        training_data,
+        batch_size=settings.train_batch_size,
+        microbatches=settings.gradient_accumulation_steps,
+        compute=_compute(settings),
+    )
+    engine = make_engine(
+        model,
+        document,
+        settings,
+        plans,
+        training_data.open(),
+        args=args,
+        optimizer=optimizer,
+        model_parameters=model_parameters,
+        lr_scheduler=lr_scheduler,
+    )
+    return engine, engine.optimizer, None, engine.lr_scheduler
+
+
+def make_engine(
+    model: DIPModule,
+    document: Mapping[str, Any],
+    settings: DeepSpeedConfig,
+    plans: PlanSource,
+    dataset: Dataset,
+    **arguments: Any,
+) -> DIPEngine:
+    """The engine, as ``deepspeed.initialize()`` makes one; ``plans`` are closed if that fails."""
+    deepspeed.zero.partition_parameters.shutdown_init_context()
+    deepspeed.set_optimizer_flags(settings, model)
+    try:
+        engine = DIPEngine(
+            model=model,
+            mpu=model.mpu(),
+            config=document,
+            config_class=settings,
+            dip=read_config(document),
+            plans=plans,
+            dataset=dataset,
+            **{"args": None, **arguments},
+        )
+    except BaseException:
+        plans.close()
+        raise
+    deepspeed.zero.partition_parameters.restore_init_context()
+    engine._configure_python_gc()  # as deepspeed.initialize() does
+    return engine
+
+
+def _compute(settings: DeepSpeedConfig) -> str:
+    if settings.bfloat16_config.enabled:
+        return "bfloat16"
+    return "float16" if settings.float16_config.enabled else "float32"
