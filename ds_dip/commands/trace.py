@@ -1,0 +1,42 @@
+"""``ds-dip trace``: writes a step's planned and measured timeline as a Chrome/Perfetto trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("trace")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--step", type=int, help="The step to show; the last one with a timeline by default.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("trace.json"),
+    show_default=True,
+    help="Where to write the trace.",
+)
+def command(run: Path, step: int | None, out: Path) -> None:
+    """Write a step of RUN, planned and measured on one clock, as a Chrome/Perfetto trace.
+
+    RUN is the folder that "dip.trace.directory" named in training. Open the trace in Perfetto or
+    chrome://tracing.
+    """
+    from ds_dip.files import FileError
+    from ds_dip.reporting.timeline import read_timeline, timelines
+    from ds_dip.reporting.trace import write_trace
+
+    found = timelines(run)
+    if step is None:
+        step = max(found)
+    if step not in found:
+        raise FileError(f"{run}: has no timeline of step {step}, only of {_ranges(list(found))}; name one of those")
+    timeline = read_timeline(found[step])
+    write_trace(out, timeline)
+    parts = "planned and measured" if timeline.measured else "planned (it was not measured)"
+    click.echo(f"step {step}, {parts}, {len(timeline.planned.stages)} stages on {timeline.ranks} ranks: {out}")
+
+
+def _ranges(steps: list[int]) -> str:
+    return ", ".join(map(str, steps)) if len(steps) <= 8 else f"{steps[0]} to {steps[-1]} ({len(steps)} of them)"

@@ -1,0 +1,268 @@
+"""``ds-dip/timeline`` 1: what one batch was planned to do and what it did, on one clock."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
+
+from ds_dip.files import FileError, read_json, write_json
+from ds_dip.models.spec import ELEMENT_BYTES
+from ds_dip.programs.program import Message, Stage
+from ds_dip.scheduling.problem import Problem
+
+if TYPE_CHECKING:
+    from ds_dip.planner.record import StepPlan
+    from ds_dip.runtime.measure import Measured
+
+FORMAT, VERSION = "ds-dip/timeline", 1
+#: How times of all ranks come onto one clock; goes into every file.
+CLOCK = (
+    "seconds from the batch's start; measured on monotonic clocks, on other machines than the first rank's set to its "
+    "once when training started; the plan's first stage is put where the first measured stage began"
+)
+_STRICT = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+
+
+@dataclass(frozen=True, slots=True)
+class StageInterval:
+    """A stage on its rank, in seconds from the batch's start."""
+
+    __pydantic_config__ = _STRICT
+
+    rank: int
+    kind: str
+    module: str
+    chunk: int
+    microbatch: int
+    sub: int
+    start_s: float
+    end_s: float
+
+    @property
+    def stage(self) -> Stage:
+        """Which stage it is."""
+        return Stage(self.kind, self.module, self.chunk, self.microbatch, self.sub)
+
+
+@dataclass(frozen=True, slots=True)
+class TransferInterval:
+    """A message on the link ``(sender, receiver)``, the ``order``-th on it.
+
+    It starts when its source stage has ended. Where the plan's delays are known it ends when it
+    has arrived, else when its target stage starts. ``source`` and ``target`` are
+    (kind, module, chunk, microbatch, sub).
+    """
+
+    __pydantic_config__ = _STRICT
+
+    sender: int
+    receiver: int
+    order: int
+    start_s: float
+    end_s: float
+    bytes: int
+    source: tuple[str, str, int, int, int]
+    target: tuple[str, str, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    """Bytes of activations on a rank from ``at_s`` on."""
+
+    __pydantic_config__ = _STRICT
+
+    rank: int
+    at_s: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Stages, transfers and memory of all ranks, planned or measured."""
+
+    __pydantic_config__ = _STRICT
+
+    stages: tuple[StageInterval, ...]
+    transfers: tuple[TransferInterval, ...] = ()
+    memory: tuple[MemorySample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeline:
+    """One batch: ``kind`` is ``planned`` or ``fallback`` (with its ``reason``), ``schedule`` how the order was found.
+
+    ``waited_s`` is the slowest rank's wait for its plan and ``iteration_s`` the whole batch, both
+    measured, or None where nothing was.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    step: int
+    ranks: int
+    kind: str
+    reason: str
+    schedule: str
+    planned: Track
+    measured: Track | None = None
+    waited_s: float | None = None
+    iteration_s: float | None = None
+    clock: str = CLOCK
+
+
+_ADAPTER = TypeAdapter(StepTimeline)
+
+
+def step_timeline(
+    plan: StepPlan, measured: Measured | None = None, problem: Problem | None = None, *, compute: str = "float32"
+) -> StepTimeline:
+    """The timeline of a step from its plan and, where it ran, its measurement.
+
+    With the step's ``problem`` the plan's transfers end when they arrive and its memory is known.
+    ``compute`` is the data type the run trains in.
+    """
+    real = None
+    shift = 0.0
+    if measured is not None:
+        stages = tuple(
+            _interval(rank, interval.stage, interval.start, interval.end)
+            for rank, intervals in enumerate(measured.stages)
+            for interval in intervals
+        )
+        shift = min((stage.start_s for stage in stages), default=0.0)
+        real = Track(stages, _transfers(plan, stages, {}, compute))
+    planned = tuple(
+        _interval(program.rank, time.stage, time.start + shift, time.end + shift)
+        for program, times in zip(plan.programs, plan.stages, strict=True)
+        for time in times
+    )
+    delays = {} if problem is None else _delays(problem)
+    memory = () if problem is None else _memory(problem, planned)
+    return StepTimeline(
+        step=plan.step,
+        ranks=len(plan.programs),
+        kind=plan.kind,
+        reason=plan.reason,
+        schedule=plan.schedule,
+        planned=Track(planned, _transfers(plan, planned, delays, compute), memory),
+        measured=real,
+        waited_s=None if measured is None else measured.waited,
+        iteration_s=None if measured is None else measured.iteration,
+    )
+
+
+def write_timeline(run: str | Path, timeline: StepTimeline) -> Path:
+    """Write a step's timeline to ``RUN/timelines/step-NNNNNN.json`` and return where."""
+    path = Path(run, "timelines", f"step-{timeline.step:06d}.json")
+    write_json(path, {"format": FORMAT, "version": VERSION, **asdict(timeline)})
+    return path
+
+
+def read_timeline(path: str | Path) -> StepTimeline:
+    """Read a step's timeline; raises FileError, naming the field, where it is not one."""
+    document = read_json(path, FORMAT, VERSION)
+    content = {key: value for key, value in document.items() if key not in ("format", "version")}
+    try:
+        # In JSON's mode lists are tuples and integers are numbers; Python's strict mode has neither.
+        return _ADAPTER.validate_json(json.dumps(content))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the document"
+        found = repr(first["input"])
+        raise FileError(f"{path}: field {place!r} is {found[:60]}: {first['msg']}") from error
+
+
+def timelines(run: str | Path) -> dict[int, Path]:
+    """The timelines that a run left, by step, ascending; raises FileError where there is none."""
+    folder = Path(run, "timelines")
+    found = {}
+    for path in folder.glob("step-*.json"):
+        number = re.fullmatch(r"step-(\d+)\.json", path.name)
+        if number:
+            found[int(number.group(1))] = path
+    if not found:
+        raise FileError(
+            f'{folder}: holds no step-*.json; train with "dip.trace.directory" set to the run\'s folder to get some'
+        )
+    return dict(sorted(found.items()))
+
+
+def _interval(rank: int, stage: Stage, start: float, end: float) -> StageInterval:
+    return StageInterval(
+        rank, stage.kind, stage.module, stage.chunk, stage.microbatch, stage.sub, float(start), float(end)
+    )
+
+
+def _transfers(
+    plan: StepPlan,
+    stages: Sequence[StageInterval],
+    delays: Mapping[tuple[Stage, Stage], float],
+    compute: str,
+) -> tuple[TransferInterval, ...]:
+    at = {interval.stage: interval for interval in stages}
+    messages = {m.id: m for program in plan.programs for m in program.messages}
+    transfers = []
+    for message in sorted(messages.values(), key=lambda m: (m.sender, m.receiver, m.order)):
+        source, target = at.get(message.source), at.get(message.target)
+        if source is None or target is None:
+            continue
+        delay = delays.get((message.source, message.target))
+        end = target.start_s if delay is None else source.end_s + delay
+        transfers.append(
+            TransferInterval(
+                message.sender,
+                message.receiver,
+                message.order,
+                source.end_s,
+                max(source.end_s, end),
+                _bytes(message, compute),
+                _name(message.source),
+                _name(message.target),
+            )
+        )
+    return tuple(transfers)
+
+
+def _bytes(message: Message, compute: str) -> int:
+    return sum(
+        prod(shape) * ELEMENT_BYTES[compute if dtype == "compute" else dtype] for shape, dtype in message.tensors
+    )
+
+
+def _name(stage: Stage) -> tuple[str, str, int, int, int]:
+    return stage.kind, stage.module, stage.chunk, stage.microbatch, stage.sub
+
+
+def _stages(problem: Problem) -> dict[int, Stage]:
+    return {task.id: Stage(task.kind, task.module, task.chunk, task.microbatch, task.sub) for task in problem.tasks}
+
+
+def _delays(problem: Problem) -> dict[tuple[Stage, Stage], float]:
+    stage = _stages(problem)
+    return {(stage[before], stage[after]): delay for before, after, delay in problem.edges}
+
+
+def _memory(problem: Problem, stages: Sequence[StageInterval]) -> tuple[MemorySample, ...]:
+    """The memory of the plan: at equal times releases come first."""
+    at = {interval.stage: interval for interval in stages}
+    stage = _stages(problem)
+    changes: dict[int, list[tuple[float, float]]] = {rank: [] for rank in range(problem.ranks)}
+    for task in problem.tasks:
+        interval = at.get(stage[task.id])
+        if interval is not None:
+            changes[task.rank] += [(interval.start_s, task.acquire), (interval.end_s, -task.release)]
+    samples: list[MemorySample] = []
+    for rank, of_rank in changes.items():
+        used = 0.0
+        for time, change in sorted(change for change in of_rank if change[1]):
+            used += change
+            if samples and samples[-1].rank == rank and samples[-1].at_s == time:
+                samples.pop()
+            samples.append(MemorySample(rank, time, used))
+    return tuple(samples)
