@@ -61,10 +61,11 @@ class TimeoutConfig(_Block):
 class TraceConfig(_Block):
     """Which steps leave a planned and a measured timeline, for ``ds-dip trace``."""
 
+    every: int = _setting(100, "an integer of at least 0", "write every n-th step and the last; 0 writes none", ge=0)
+    keep: int = _setting(20, "an integer of at least 1", "timelines kept; older ones are removed", ge=1)
     directory: str | None = _setting(
-        None, "the path of a folder, or null", "the run's folder, for its timelines/; null writes none", min_length=1
+        None, "the path of a folder, or null", "where timelines/ is made; null takes the run's folder", min_length=1
     )
-    every: int = _setting(1, "an integer of at least 1", "write the timeline of every n-th step", ge=1)
 
 
 class DIPConfig(_Block):

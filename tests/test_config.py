@@ -35,7 +35,8 @@ WRONG_VALUES = [
     ({"checked": 1}, '"dip.checked" is 1, expected true or false'),
     ({"deterministic": "yes"}, '"dip.deterministic" is "yes", expected true or false'),
     ({"timeouts": {"rank_s": -3}}, '"dip.timeouts.rank_s" is -3, expected a number above 0'),
-    ({"trace": {"every": 0}}, '"dip.trace.every" is 0, expected an integer of at least 1'),
+    ({"trace": {"every": -1}}, '"dip.trace.every" is -1, expected an integer of at least 0; the default is 100'),
+    ({"trace": {"keep": 0}}, '"dip.trace.keep" is 0, expected an integer of at least 1'),
     ({"trace": {"directory": 7}}, '"dip.trace.directory" is 7, expected the path of a folder, or null'),
     ("fast", '"dip" is "fast", expected an object'),
 ]
@@ -87,7 +88,7 @@ def test_every_key_is_read() -> None:
                 "deterministic": True,
                 "timeouts": {"rank_s": 30, "plan_s": 20, "start_s": 40, "stop_s": 1},
                 "memory_gb": [1.5, None],
-                "trace": {"directory": "runs/a", "every": 10},
+                "trace": {"directory": "runs/a", "every": 10, "keep": 3},
             }
         }
     )

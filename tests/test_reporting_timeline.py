@@ -1,6 +1,7 @@
 """Timelines of steps: from plan and measurement to the file and back."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,8 +105,15 @@ def test_a_timeline_is_read_as_it_was_written(plan: StepPlan, problem: Problem, 
     assert timelines(tmp_path) == {3: path}
 
 
+def test_only_the_newest_timelines_are_kept(plan: StepPlan, tmp_path: Path) -> None:
+    timeline = step_timeline(plan)
+    for step in range(8, 13):
+        write_timeline(tmp_path, replace(timeline, step=step), keep=2)
+    assert list(timelines(tmp_path)) == [11, 12]
+
+
 def test_a_run_without_timelines_is_refused_with_how_to_get_some(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match='train with "dip.trace.directory" set'):
+    with pytest.raises(FileError, match='trained with "dip.trace.every" above 0'):
         timelines(tmp_path)
 
 

@@ -20,8 +20,8 @@ import click
 def command(run: Path, step: int | None, out: Path) -> None:
     """Write a step of RUN, planned and measured on one clock, as a Chrome/Perfetto trace.
 
-    RUN is the folder that "dip.trace.directory" named in training. Open the trace in Perfetto or
-    chrome://tracing.
+    RUN is a run's folder, with timelines/ in it (see "dip.trace" in the configuration). Open the
+    trace in Perfetto or chrome://tracing.
     """
     from ds_dip.files import FileError
     from ds_dip.reporting.timeline import read_timeline, timelines

@@ -1,9 +1,122 @@
+"""What a training run shows while it goes and leaves when it has gone: progress, timelines, summary."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typing_extensions import Self
+
+from ds_dip.costs.roofline import Rates, Roofline
+from ds_dip.planning import build_problem
+from ds_dip.reporting.summary import StepRecord, Summary, summarise, table, write_summary
+from ds_dip.reporting.timeline import step_timeline, write_timeline
+
+if TYPE_CHECKING:
+    from ds_dip.runtime import DIPEngine
+
+#: Rates on the screen are means over this many batches.
+_WINDOW = 20
+#: Where there is no terminal, a run writes about this many lines.
+_LINES = 20
+
+
 class RunReport:
-    def __init__(self, engine, run, steps): self.e=engine; self.n=0
-    def __enter__(self): return self
-    def __exit__(self,*a): pass
-    def batch(self, loss):
-        e=self.e; m=e.measured; p=e.plan; self.n+=1
-        if e.global_rank==0 and (self.n<4 or self.n%10==0): print(self.n, f"{loss:.4f} it {m.iteration*1e3:.1f}ms ex {m.executed*1e3:.1f} wait {m.waited*1e3:.1f} bubble {m.bubble:.3f} pred {p.iteration*1e3:.1f} {p.makespan*1e3:.1f} {p.schedule} {p.kind} {p.reason}", flush=True)
-    def end(self, accuracy):
-        if self.e.global_rank==0: print("acc",accuracy, self.e.plans.statistics())
+    """The report of one run; every rank makes it, the first one shows and writes.
+
+    ``run`` is the run's folder and ``steps`` how many batches it trains on. Call ``batch`` after
+    every ``train_batch()`` and ``end`` once; as a context manager it leaves the terminal in order.
+    """
+
+    def __init__(self, engine: DIPEngine, run: str | Path, steps: int, console: Console | None = None) -> None:
+        self._engine, self._run, self._steps = engine, Path(run), steps
+        self._shows = engine.global_rank == 0
+        self._console = console or Console()
+        self._records: list[StepRecord] = []
+        self._recent: deque[StepRecord] = deque(maxlen=_WINDOW)
+        self._began = self._last = time.monotonic()
+        self._progress = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            refresh_per_second=2,
+            disable=not (self._shows and self._console.is_terminal),
+        )
+        self._task = self._progress.add_task("", total=steps)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        self._began = self._last = time.monotonic()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def batch(self, loss: float) -> None:
+        """Take in the batch that the engine has just trained on."""
+        if not self._shows:
+            return
+        plan, measured = self._engine.plan, self._engine.measured
+        if plan is None or measured is None:
+            raise ValueError("the engine has trained on no batch yet; call batch() after train_batch()")
+        now = time.monotonic()
+        record = StepRecord(
+            step=plan.step,
+            loss=loss,
+            samples=self._engine.train_batch_size(),
+            seconds=now - self._last,
+            predicted_s=plan.iteration,
+            measured_s=measured.iteration,
+            bubble=measured.bubble,
+        )
+        self._last = now
+        self._records.append(record)
+        self._recent.append(record)
+        self._show()
+        trace = self._engine.dip.trace
+        done = len(self._records)
+        if trace.every and (done % trace.every == 0 or done == self._steps):
+            self._write_timeline(trace.directory or self._run, trace.keep)
+
+    def end(self, accuracy: float | None = None) -> Summary | None:
+        """Write ``summary.json`` into the run's folder and show it; None on every rank but the first."""
+        self._progress.stop()
+        if not self._shows:
+            return None
+        summary = summarise(
+            self._records, self._engine.plans.statistics(), accuracy=accuracy, seconds=time.monotonic() - self._began
+        )
+        path = self._run / "summary.json"
+        write_summary(path, summary)
+        self._console.print(table(summary, self._run.name))
+        self._console.print(f"summary: {path}", soft_wrap=True, highlight=False)
+        return summary
+
+    def _show(self) -> None:
+        recent = self._recent
+        seconds = sum(record.seconds for record in recent)
+        rate = sum(record.samples for record in recent) / seconds if seconds > 0 else 0.0
+        loss = sum(record.loss for record in recent) / len(recent)
+        bubble = sum(record.bubble for record in recent) / len(recent)
+        text = f"loss {loss:.4f}  {rate:.1f} samples/s  bubble {bubble:.1%}"
+        done = len(self._records)
+        self._progress.update(self._task, advance=1, description=text)
+        if not self._console.is_terminal and (done == 1 or done % max(1, self._steps // _LINES) == 0):
+            self._console.print(f"{done}/{self._steps}  {text}", soft_wrap=True)
+
+    def _write_timeline(self, folder: str | Path, keep: int) -> None:
+        engine = self._engine
+        assert engine.plan is not None
+        compute = str(engine.dtype_of("compute")).removeprefix("torch.")
+        model, partition = engine.module.model, engine.module.partition
+        costs = Roofline(model, Rates(compute=compute))
+        problem = build_problem(engine.plan.batch, model, partition, costs, compute=compute)
+        write_timeline(folder, step_timeline(engine.plan, engine.measured, problem, compute=compute), keep)

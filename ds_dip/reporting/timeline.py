@@ -157,10 +157,16 @@ def step_timeline(
     )
 
 
-def write_timeline(run: str | Path, timeline: StepTimeline) -> Path:
-    """Write a step's timeline to ``RUN/timelines/step-NNNNNN.json`` and return where."""
+def write_timeline(run: str | Path, timeline: StepTimeline, keep: int | None = None) -> Path:
+    """Write a step's timeline to ``RUN/timelines/step-NNNNNN.json`` and return where.
+
+    Of more than ``keep`` timelines those of the earliest steps are removed.
+    """
     path = Path(run, "timelines", f"step-{timeline.step:06d}.json")
     write_json(path, {"format": FORMAT, "version": VERSION, **asdict(timeline)})
+    if keep is not None:
+        for old in list(timelines(run).values())[:-keep]:
+            old.unlink(missing_ok=True)
     return path
 
 
@@ -188,7 +194,7 @@ def timelines(run: str | Path) -> dict[int, Path]:
             found[int(number.group(1))] = path
     if not found:
         raise FileError(
-            f'{folder}: holds no step-*.json; train with "dip.trace.directory" set to the run\'s folder to get some'
+            f'{folder}: holds no step-*.json; name the folder of a run that was trained with "dip.trace.every" above 0'
         )
     return dict(sorted(found.items()))
 
