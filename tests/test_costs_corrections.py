@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.costs.corrections import ITERATION, WINDOW, Corrections, Measurement
@@ -15,6 +15,7 @@ def measured(pairs: list[tuple[float, float]], module: str = "m", kind: str = "F
     return [Measurement(module, kind, predicted, seconds) for predicted, seconds in pairs]
 
 
+@settings(deadline=None)
 @given(st.floats(0, 100), st.floats(0, 10), st.lists(st.integers(1, 1000), min_size=4, max_size=30, unique=True))
 def test_a_line_is_found_exactly(factor: float, offset: float, predicted: list[int]) -> None:
     corrections = Corrections().updated(measured([(p / 100, factor * p / 100 + offset) for p in predicted]))
@@ -41,6 +42,7 @@ def test_what_does_not_grow_is_a_constant() -> None:
     assert 7.0 <= corrections.seconds("m", "F", 1e6) <= 8.0
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.costs.corrections import CorrectedCosts, Corrections, Measurement
@@ -52,6 +52,7 @@ def test_the_merger_works_on_the_merged_rows_and_the_head_on_the_vocabulary() ->
     assert operations(kinds.head(8, 32), Sizes((5,), (5,))).flops == 2 * 5 * 8 * 32
 
 
+@settings(deadline=None)
 @given(TOKENS, TOKENS)
 def test_instances_add_up_whatever_shares_their_microbatch(first: Sizes, second: Sizes) -> None:
     both = Sizes(first.tokens + second.tokens, first.merged + second.merged)

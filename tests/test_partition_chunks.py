@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.models.partition import (
@@ -30,6 +30,7 @@ def model_of(**modules: list[int]) -> Model:
     return Model("m", built, tuple((name, built[-1].name) for name in list(modules)[:-1]))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.data())
 def test_the_slowest_chunk_is_as_fast_as_any_cut_allows(costs: list[int], data: st.DataObject) -> None:
     chunks = data.draw(st.integers(1, len(costs)))
@@ -47,6 +48,7 @@ def test_what_is_not_on_the_bottleneck_is_even_too() -> None:
     assert bottleneck_bounds([9.0, 1.0, 1.0, 1.0, 1.0], 3) == (0, 1, 3, 5)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
 def test_chunk_c_is_on_rank_c_mod_p(ranks: int, vision: int, language: int) -> None:
     model = model_of(vision=[1] * 13, language=[1] * 17)
@@ -134,8 +136,10 @@ def test_sub_microbatches_are_checked() -> None:
     model = model_of(language=[1])
     with pytest.raises(PartitionError, match="sub_microbatch of language is 0"):
         make_partition(model, 1, None, {"language": 0})
-    with pytest.raises(PartitionError, match="name every module once"):
-        check_partition(model, Partition(1, (chunk(0, 0, 1),), ()))
+    for limits in ((("audio", 1),), (("language", 1), ("language", 2))):
+        with pytest.raises(PartitionError, match="name modules, each once"):
+            check_partition(model, Partition(1, (chunk(0, 0, 1),), limits))
+    check_partition(model, Partition(1, (chunk(0, 0, 1),), ()))
 
 
 def test_the_partitions_hash_is_that_of_where_layers_live() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.costs.roofline import Roofline
@@ -19,6 +19,7 @@ LAYER = Layer("mine", (TensorSpec(("tokens", 4)),))
 MODEL = Model("m", (Module("vision", (LAYER,) * 6), Module("language", (LAYER,) * 9)), (("vision", "language"),))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 3), st.integers(1, 2), st.integers(1, 3), st.none() | st.integers(1, 9))
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, ranks: int, vision: int, language: int, size: int | None

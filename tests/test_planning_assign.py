@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.data.metadata import SampleMetadata
@@ -23,6 +23,7 @@ def assigned(costs: list[float], replicas: int, microbatches: int) -> tuple[tupl
     return assign(samples_of(costs), replicas, microbatches, lambda sample: costs[int(sample.id)])
 
 
+@settings(deadline=None)
 @given(COSTS, st.integers(1, 4), st.integers(1, 6))
 def test_every_sample_is_in_exactly_one_microbatch(costs: list[float], replicas: int, microbatches: int) -> None:
     shares = assigned(costs, replicas, microbatches)
@@ -30,6 +31,7 @@ def test_every_sample_is_in_exactly_one_microbatch(costs: list[float], replicas:
     assert sorted(i for share in shares for group in share for i in group) == list(range(len(costs)))
 
 
+@settings(deadline=None)
 @given(COSTS, st.integers(1, 4), st.integers(1, 6))
 def test_no_microbatch_is_empty_and_there_are_as_many_as_samples_allow(
     costs: list[float], replicas: int, microbatches: int
@@ -39,11 +41,13 @@ def test_no_microbatch_is_empty_and_there_are_as_many_as_samples_allow(
         assert len(share) == min(microbatches, sum(map(len, share)))
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1000), min_size=8, max_size=40), st.integers(1, 4))
 def test_no_replica_goes_without_samples_when_there_are_enough(costs: list[float], replicas: int) -> None:
     assert all(assigned(costs, replicas, 2))
 
 
+@settings(deadline=None)
 @given(COSTS, st.integers(1, 4), st.integers(1, 6))
 def test_samples_keep_the_samplers_order_inside_a_microbatch(
     costs: list[float], replicas: int, microbatches: int
@@ -53,6 +57,7 @@ def test_samples_keep_the_samplers_order_inside_a_microbatch(
         assert [group[0] for group in share] == sorted(group[0] for group in share)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.01, 1000), min_size=1, max_size=40), st.integers(1, 8))
 def test_the_fullest_microbatch_is_within_longest_first_s_guarantee(costs: list[float], microbatches: int) -> None:
     (share,) = assigned(costs, 1, microbatches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.costs.roofline import Rates, Roofline
@@ -53,6 +53,7 @@ def identity(task: Task) -> tuple[str, str, int, int, int]:
     return task.kind, task.module, task.chunk, task.microbatch, task.sub
 
 
+@settings(deadline=None)
 @given(cases())
 def test_every_stage_is_there_once_on_its_chunks_rank(case: tuple[Batch, Model, Partition]) -> None:
     batch, model, partition = case
@@ -73,6 +74,7 @@ def test_every_stage_is_there_once_on_its_chunks_rank(case: tuple[Batch, Model, 
         assert (task.rank, task.segment) == (chunk.rank, chunk.segment)
 
 
+@settings(deadline=None)
 @given(cases())
 def test_backward_edges_mirror_forward_edges(case: tuple[Batch, Model, Partition]) -> None:
     _, model, _ = case
@@ -86,6 +88,7 @@ def test_backward_edges_mirror_forward_edges(case: tuple[Batch, Model, Partition
     assert len(pairs) == len(forwards) + len(backwards) + len(own)
 
 
+@settings(deadline=None)
 @given(cases())
 def test_every_upstream_sub_microbatch_feeds_the_first_chunk_downstream(case: tuple[Batch, Model, Partition]) -> None:
     batch, model, partition = case
@@ -105,6 +108,7 @@ def test_every_upstream_sub_microbatch_feeds_the_first_chunk_downstream(case: tu
     assert model.upstream("language") == ("vision", "audio")
 
 
+@settings(deadline=None)
 @given(cases(), st.booleans())
 def test_memory_comes_back_per_rank_and_microbatch(case: tuple[Batch, Model, Partition], forward_only: bool) -> None:
     problem = built(case, forward_only=forward_only)
@@ -115,6 +119,7 @@ def test_memory_comes_back_per_rank_and_microbatch(case: tuple[Batch, Model, Par
     assert any(task.acquire for task in problem.tasks)
 
 
+@settings(deadline=None)
 @given(cases())
 def test_an_edge_costs_a_transfer_exactly_between_ranks(case: tuple[Batch, Model, Partition]) -> None:
     problem = built(case)
@@ -131,11 +136,13 @@ def test_a_gradient_leaves_out_what_has_none() -> None:
     assert delays == {("F", "B"): 0.0, ("F", "F"): 20 * 4 * 4 + 2 * 8, ("B", "B"): 20 * 4 * 4}
 
 
+@settings(deadline=None)
 @given(cases())
 def test_forward_only_has_no_backward(case: tuple[Batch, Model, Partition]) -> None:
     assert {task.kind for task in built(case, forward_only=True).tasks} == {"F"}
 
 
+@settings(deadline=None)
 @given(cases())
 def test_the_same_batch_gives_the_same_problem(case: tuple[Batch, Model, Partition]) -> None:
     assert built(case) == built(case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.data.metadata import SampleMetadata
@@ -28,6 +28,7 @@ def sample(number: int, images: tuple[int, ...], text: int = 9, loss: int = 3) -
     return SampleMetadata(str(number), {"vision": images, "language": (text,)}, loss, {"vision": merged})
 
 
+@settings(deadline=None)
 @given(st.integers(0, 200), st.integers(1, 50))
 def test_pieces_are_uniform_and_as_few_as_the_size_allows(instances: int, size: int) -> None:
     pieces = uniform(instances, size)

@@ -1,1 +1,29 @@
-"""The planner: plans ahead in a process of its own and hands programs to its leader."""
+"""The daemon: plans ahead in its own process and hands programs to its leader, on whom training never waits long.
+
+``python -m ds_dip.planner`` is the process; ``PlanSource`` is what an engine sees of it. No torch on its path.
+"""
+
+from ds_dip.planner.channel import Channel, ChannelError, MemoryChannel, StoreChannel
+from ds_dip.planner.client import PlannerClient
+from ds_dip.planner.plan import SCHEDULES, Planner, PlannerSettings
+from ds_dip.planner.record import PlanError, StageTime, StepPlan
+from ds_dip.planner.source import FollowerSource, LeaderSource, PlanSource, PlanSourceError, SourceStatistics
+
+__all__ = [
+    "SCHEDULES",
+    "Channel",
+    "ChannelError",
+    "FollowerSource",
+    "LeaderSource",
+    "MemoryChannel",
+    "PlanError",
+    "PlanSource",
+    "PlanSourceError",
+    "Planner",
+    "PlannerClient",
+    "PlannerSettings",
+    "SourceStatistics",
+    "StageTime",
+    "StepPlan",
+    "StoreChannel",
+]

@@ -1,0 +1,95 @@
+"""``python -m ds_dip.planner DESCRIPTOR PARENT``: the planner's own process, started by its leader's client.
+
+It imports neither torch nor the user's script, runs at low priority on one thread, and ends when
+its leader does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from ds_dip.costs.corrections import Corrections, Fit
+from ds_dip.planner.codec import unpack
+from ds_dip.planner.plan import Planner, PlannerSettings
+from ds_dip.planner.record import encode_plan
+from ds_dip.planner.wire import Wire, WireError
+
+_PR_SET_PDEATHSIG = 1
+
+
+def serve(wire: Wire) -> None:
+    """Plan ahead until the leader is gone.
+
+    Raises WireError when it is, and ValueError for settings that mean nothing.
+    """
+    message = wire.receive(None)
+    if message is None or message[0] != "settings" or len(message) != 5:
+        raise ValueError(f"the first message is {repr(message)[:80]}, expected the settings")
+    _, packed, first, paths, niceness = message
+    os.nice(niceness)
+    sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
+    settings = unpack(PlannerSettings, packed, "settings")
+    planner = Planner(settings)
+    wire.send(["ready"], 60.0)
+    wanted = step = int(first)
+    while True:
+        idle = step > wanted + settings.ahead
+        message = wire.receive(None if idle else 0.0)
+        if message is not None:
+            newest = _heed(message, planner, wanted)
+            # A step that has begun is too late to plan; an earlier one than before means the run was set back.
+            step = newest if newest > step or newest < wanted else step
+            wanted = newest
+        elif not idle:
+            _answer(wire, planner, step)
+            step += 1
+
+
+def _heed(message: list[Any], planner: Planner, wanted: int) -> int:
+    """Take a message in; the step that the leader wants now."""
+    if message[0] == "corrections" and len(message) == 2:
+        planner.corrections = Corrections(unpack(tuple[Fit, ...], message[1], "corrections"))
+    elif message[0] == "wanted" and len(message) == 2:
+        return int(message[1])
+    else:
+        raise ValueError(f"a message is {repr(message)[:80]}, expected corrections or the wanted step")
+    return wanted
+
+
+def _answer(wire: Wire, planner: Planner, step: int) -> None:
+    began = time.perf_counter()
+    try:
+        record = encode_plan(planner.plan(step))
+    except Exception as error:  # noqa: BLE001  # whatever a dataset raises is the leader's to tell, and planning goes on
+        wire.send(["failed", step, f"{type(error).__name__}: {error}"], 60.0)
+        return
+    wire.send(["plan", step, time.perf_counter() - began, record], 60.0)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process with its parent, which may be gone without closing the connection."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def main() -> None:
+    """Serve the leader at the other end of the inherited descriptor."""
+    descriptor, parent = map(int, sys.argv[1:3])
+    die_with(parent)
+    wire = Wire(socket.socket(fileno=descriptor))
+    try:
+        serve(wire)
+    except WireError as error:
+        print(f"planner {os.getpid()}: {error}", file=sys.stderr)  # noqa: T201  # standard error is the log file
+
+
+if __name__ == "__main__":
+    main()

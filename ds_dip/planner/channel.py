@@ -1,0 +1,99 @@
+"""One record a step from a leader to the other ranks of its pipeline, through torch's store."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from datetime import timedelta
+from typing import Any, Protocol
+
+#: Records that stay readable: no rank is two steps behind, for a batch ends with a reduction over all of them.
+KEPT = 2
+
+
+class ChannelError(RuntimeError):
+    """A record that did not come; the message names the leader, the record and the deadline."""
+
+
+class Channel(Protocol):
+    """Records by name, published once by the leader and read by every other rank."""
+
+    def publish(self, name: str, record: bytes) -> None:
+        """Make a record readable; all but the newest few are deleted."""
+        ...
+
+    def read(self, name: str, deadline_s: float) -> bytes:
+        """The record of that name, as soon as it is there; ChannelError when the deadline has passed."""
+        ...
+
+
+class StoreChannel:
+    """A channel through a store of torch.distributed.
+
+    Takes a client of its own (``store.clone()``): a waiting call blocks all others on its client.
+    ``prefix`` keeps the pipelines of a job apart; ``leader`` is the global rank that publishes.
+    """
+
+    def __init__(self, store: Any, prefix: str, leader: int) -> None:
+        self._store, self._prefix, self._leader = store.clone(), prefix, leader
+        self._published: deque[str] = deque()
+
+    def publish(self, name: str, record: bytes) -> None:
+        """Set the record's key and delete the oldest one.
+
+        Raises ChannelError where the store is gone.
+        """
+        key = f"{self._prefix}/{name}"
+        try:
+            self._store.set(key, record)
+            self._published.append(key)
+            while len(self._published) > KEPT:
+                self._store.delete_key(self._published.popleft())
+        except RuntimeError as error:
+            raise ChannelError(
+                f"rank {self._leader} could not publish {name!r} in the store ({_first_line(error)}); "
+                "is the process that holds the store still there?"
+            ) from error
+
+    def read(self, name: str, deadline_s: float) -> bytes:
+        """Wait for the record's key and get it.
+
+        Raises ChannelError when the deadline has passed or the store is gone.
+        """
+        key = f"{self._prefix}/{name}"
+        try:
+            self._store.wait([key], timedelta(seconds=deadline_s))
+            return bytes(self._store.get(key))
+        except RuntimeError as error:
+            raise ChannelError(
+                f"rank {self._leader}, the leader, did not publish {name!r} within {deadline_s:g} s "
+                f"({_first_line(error)}); look at its log, or give it more time"
+            ) from error
+
+
+class MemoryChannel:
+    """The same among the threads of one process."""
+
+    def __init__(self, leader: int = 0) -> None:
+        self._leader = leader
+        self._records: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def publish(self, name: str, record: bytes) -> None:
+        """Keep the record; the oldest beyond ``KEPT`` is dropped."""
+        with self._changed:
+            self._records[name] = record
+            while len(self._records) > KEPT:
+                del self._records[next(iter(self._records))]
+            self._changed.notify_all()
+
+    def read(self, name: str, deadline_s: float) -> bytes:
+        """Wait for the record; ChannelError when the deadline has passed."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: name in self._records, deadline_s):
+                raise ChannelError(f"rank {self._leader}, the leader, did not publish {name!r} within {deadline_s:g} s")
+            return self._records[name]
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n", 1)[0][:200]

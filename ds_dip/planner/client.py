@@ -1,0 +1,321 @@
+"""The leader's side of the planner's process: it never waits beyond a deadline, whatever that process does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import ds_dip
+from ds_dip.costs.corrections import Corrections
+from ds_dip.planner.codec import pack
+from ds_dip.planner.plan import PlannerSettings
+from ds_dip.planner.record import PlanError, StepPlan, check_plan, decode_plan
+from ds_dip.planner.wire import GarbageError, Wire, WireError
+
+#: Why a step has no plan: it came too late, its process is gone, is starting again, sent nonsense, or said why.
+CAUSES = ("late", "dead", "starting", "refused", "failed")
+#: Seconds before a restart: the first, doubled each time that no plan came in between, and the longest.
+BACK_OFF = (0.1, 30.0)
+#: Seconds that a starting process may say nothing at least: it imports and opens the dataset.
+START = 60.0
+#: Seconds between two looks at a process that says nothing.
+_LOOK = 0.25
+#: No accelerator and one thread: the planner must not take memory or cores from the trainer.
+_ENVIRONMENT = {
+    **dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ""),
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A plan and its record, or the cause (see ``CAUSES``) and a sentence why there is none."""
+
+    plan: StepPlan | None = None
+    record: bytes = b""
+    cause: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatistics:
+    """Counts of a client since it started.
+
+    ``plans`` came and were believed, ``dropped`` of them too late; ``misses`` are steps without a
+    plan by cause. ``plan_seconds`` and ``lead`` are medians of recent plans and steps: how long a
+    plan took to make, and how many steps beyond the one asked for were planned already.
+    """
+
+    plans: int
+    dropped: int
+    misses: dict[str, int]
+    refused: int
+    restarts: int
+    plan_seconds: float
+    lead: float
+
+
+class PlannerClient:
+    """Starts, watches and restarts a planner; hands out its plans.
+
+    ``log`` is a file for what the process writes (default: nowhere). ``command`` starts it, with a
+    descriptor and this process's id appended. A process that owes a plan and says nothing for
+    ``silent_s`` seconds is restarted; after ``restart_limit`` restarts it stays gone (None: no limit).
+    ``nice`` is added to its niceness. Use from one thread, and ``close`` it.
+    """
+
+    def __init__(
+        self,
+        settings: PlannerSettings,
+        *,
+        first_step: int = 0,
+        log: str | Path | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "ds_dip.planner"),
+        silent_s: float = 60.0,
+        restart_limit: int | None = None,
+        nice: int = 10,
+    ) -> None:
+        self.settings = settings
+        self._limit, self._nice = restart_limit, nice
+        self._log, self._command, self._silent = log, tuple(command), silent_s
+        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._plans: dict[int, tuple[StepPlan, bytes]] = {}
+        self._failed: dict[int, str] = {}
+        self._corrections = Corrections()
+        #: The step that runs, and the first one that a process that starts now should plan.
+        self._wanted = self._next = first_step
+        #: Why nothing can be expected now: (cause, sentence), or None while the process works.
+        self._down: tuple[str, str] | None = None
+        self._ready = self._stalled = False
+        self._heard = time.monotonic()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._wire: Wire | None = None
+        self._misses: Counter[str] = Counter()
+        self._count = self._dropped = self._refused = self._restarts = 0
+        self._seconds: deque[float] = deque(maxlen=256)
+        self._leads: deque[int] = deque(maxlen=256)
+        # The kernel ends the planner with the thread that started it: this one lives until close().
+        self._watcher = threading.Thread(target=self._watch, name="planner-client", daemon=True)
+        self._watcher.start()
+
+    @property
+    def process_id(self) -> int | None:
+        """The planner's process, None while there is none."""
+        with self._changed:
+            return None if self._process is None else self._process.pid
+
+    def ready(self, deadline_s: float, plans: int = 0) -> bool:
+        """Whether, within the deadline, the process works and ``plans`` of its plans wait to be taken."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._ready and len(self._plans) >= plans, deadline_s)
+
+    def take(self, step: int, deadline_s: float) -> Answer:
+        """The plan of a step, or why there is none, within the deadline.
+
+        Returns at once when the process is gone. After a plan was late, later steps wait no more
+        until the process gives a sign of life.
+        """
+        with self._changed:
+            self._want(step)
+            self._leads.append(max((known - step for known in self._plans), default=0))
+            self._changed.wait_for(
+                lambda: step in self._plans or step in self._failed or self._down is not None,
+                0.0 if self._stalled else deadline_s,
+            )
+            self._next = step + 1
+            if step in self._plans:
+                return Answer(*self._plans.pop(step))
+            if step in self._failed:
+                cause, reason = "failed", f"the planner could not plan step {step}: {self._failed[step]}"
+            elif self._down is not None:
+                cause, reason = self._down
+            else:
+                cause, reason = "late", f"the plan of step {step} was not there within {deadline_s:g} s"
+                self._stalled = True
+            self._misses[cause] += 1
+            return Answer(cause=cause, reason=reason)
+
+    def correct(self, corrections: Corrections) -> None:
+        """Have steps that are not planned yet planned with these corrections."""
+        with self._changed:
+            self._corrections = corrections
+            self._send(["corrections", pack(corrections.fits)])
+
+    def statistics(self) -> ClientStatistics:
+        """Counts so far."""
+        with self._changed:
+            return ClientStatistics(
+                self._count,
+                self._dropped,
+                dict(self._misses),
+                self._refused,
+                self._restarts,
+                median(self._seconds) if self._seconds else 0.0,
+                median(self._leads) if self._leads else 0.0,
+            )
+
+    def close(self) -> None:
+        """End the process and wait until it is gone; the second call does nothing."""
+        with self._changed:
+            self._closing.set()
+            self._down, self._ready = ("dead", "the planner was closed"), False
+            if self._process is not None:
+                self._process.kill()
+            self._changed.notify_all()
+        self._watcher.join(10.0)
+
+    def _want(self, step: int) -> None:
+        self._wanted = self._next = step
+        # How long the process has owed something counts from now.
+        self._heard = max(self._heard, time.monotonic()) if not self._owed() else self._heard
+        self._plans = {known: plan for known, plan in self._plans.items() if known >= step}
+        self._failed = {known: why for known, why in self._failed.items() if known >= step}
+        self._send(["wanted", step])
+
+    def _owed(self) -> bool:
+        ahead = range(self._wanted, self._wanted + self.settings.ahead + 1)
+        return any(step not in self._plans and step not in self._failed for step in ahead)
+
+    def _send(self, message: list[Any]) -> None:
+        if self._wire is not None:
+            try:
+                self._wire.send(message)
+            except WireError:
+                # Gone, or not reading: either way the watcher starts another.
+                if self._process is not None:
+                    self._process.kill()
+
+    def _watch(self) -> None:
+        """Start the process, listen until it is gone, and start it again: the watcher's whole life."""
+        pause = BACK_OFF[0]
+        while not self._closing.is_set():
+            before = self._count
+            cause, reason = "dead", ""
+            try:
+                self._start()
+                while not self._closing.is_set():
+                    self._listen()
+            except (GarbageError, PlanError) as error:
+                cause, reason = "refused", f"the planner sent nonsense ({error})"
+            except (WireError, OSError) as error:
+                reason = str(error)
+            ended = self._end()
+            if self._closing.is_set():
+                return
+            with self._changed:
+                self._refused += cause == "refused"
+                last = self._limit is not None and self._restarts >= self._limit
+                self._ready = False
+                why = reason if cause == "refused" else f"the planner {ended} ({reason})"
+                self._down = (cause, f"{why}; it was restarted {self._restarts} times, no more" if last else why)
+                self._changed.notify_all()
+            if last:
+                return
+            pause = BACK_OFF[0] if self._count > before else min(2 * pause, BACK_OFF[1])
+            if self._closing.wait(pause):
+                return
+            with self._changed:
+                self._restarts += 1
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        root = str(Path(ds_dip.__file__).parents[1])
+        paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        with theirs, open(self._log or os.devnull, "ab") as log:
+            process = subprocess.Popen(
+                [*self._command, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": paths},
+                # Ctrl-C is for the trainer; the planner goes when its leader does.
+                start_new_session=True,
+            )
+        wire = Wire(ours)
+        with self._changed:
+            self._process, self._wire = process, wire
+            if self._closing.is_set():
+                process.kill()
+            self._send(["settings", pack(self.settings), self._next, list(filter(None, sys.path)), self._nice])
+            if self._corrections.fits:
+                self._send(["corrections", pack(self._corrections.fits)])
+            self._heard = time.monotonic()
+            if self._down is not None and not self._closing.is_set():
+                self._down = ("starting", f"the planner is starting again: {self._down[1]}")
+
+    def _listen(self) -> None:
+        """Take one message in, or find out that the process is gone or silent."""
+        wire, process = self._wire, self._process
+        assert wire is not None
+        assert process is not None
+        message = wire.receive(_LOOK)
+        if message is None:
+            if process.poll() is not None:
+                raise WireError("its connection was left open")
+            with self._changed:
+                silence = time.monotonic() - self._heard
+                patience = self._silent if self._ready else max(self._silent, START)
+                if silence > patience and self._owed():
+                    raise WireError(f"it owed a plan and said nothing for {silence:.0f} s")
+            return
+        plan = self._read(message)
+        with self._changed:
+            self._heard, self._stalled = time.monotonic(), False
+            if not self._closing.is_set():
+                self._down, self._ready = None, True
+            if plan is not None:
+                self._count += 1
+                self._seconds.append(float(message[2]))
+                if plan.step < self._wanted:
+                    self._dropped += 1
+                else:
+                    self._plans[plan.step] = plan, message[3]
+            elif message[0] == "failed":
+                self._failed[message[1]] = message[2]
+            self._changed.notify_all()
+
+    def _read(self, message: list[Any]) -> StepPlan | None:
+        """A message's plan, None for another message; GarbageError or PlanError for what must not be believed."""
+        match message:
+            case ["ready"]:
+                return None
+            case ["failed", int(), str()]:
+                return None
+            case ["plan", int(step), float(), bytes(record)]:
+                plan = decode_plan(record)
+                if plan.step != step or plan.kind != "planned":
+                    raise PlanError(f"the plan of step {step} says that it is of step {plan.step} and {plan.kind}")
+                check_plan(plan, self.settings.model, self.settings.partition)
+                return plan
+            case _:
+                raise GarbageError(f"a message is {repr(message)[:80]}, expected ready, a plan or a failure")
+
+    def _end(self) -> str:
+        """Make sure that the process is gone; how it ended, in words."""
+        with self._changed:
+            process, wire, self._process, self._wire = self._process, self._wire, None, None
+        if wire is not None:
+            wire.close()
+        if process is None:
+            return "could not be started"
+        try:
+            # A process that closed its end by dying needs a moment to say how.
+            code = process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return "had to be stopped"
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"

@@ -1,0 +1,213 @@
+"""The planner's core, the same in its own process and in a leader's: a step -> a checked StepPlan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ds_dip.costs.corrections import CorrectedCosts, Corrections, Measurement
+from ds_dip.costs.model import sample_seconds
+from ds_dip.costs.roofline import Rates, Roofline
+from ds_dip.data import Dataset, DatasetReference, SampleMetadata, Sampler
+from ds_dip.models.partition import Partition, check_partition
+from ds_dip.models.spec import Model
+from ds_dip.planner.record import StageTime, StepPlan, seal, stages_of
+from ds_dip.planning import assign, build_problem, cut
+from ds_dip.planning.cut import LOSS_RULES, sizes_of
+from ds_dip.programs import compile_programs, replay
+from ds_dip.programs.program import Stage
+from ds_dip.scheduling import (
+    BaselineError,
+    Problem,
+    Schedule,
+    Timeline,
+    interleave,
+    interleaved_1f1b,
+    lower_bound,
+    one_f_one_b,
+    retime,
+)
+
+_Scheduler = Callable[[Problem], Schedule]
+#: Per schedule the ways to make it; the fastest by prediction is taken, the first of equals.
+SCHEDULES: Mapping[str, tuple[tuple[str, _Scheduler], ...]] = {
+    "dip": (("dip", interleave), ("interleaved", interleaved_1f1b), ("1f1b", one_f_one_b)),
+    "1f1b": (("1f1b", one_f_one_b),),
+    "interleaved": (("interleaved", interleaved_1f1b),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """What a replica's plans depend on, beside the step and the corrections.
+
+    ``batch_size`` samples a global batch and ``seed`` are the sampler's. ``microbatches`` is the
+    nominal number a replica. ``schedule`` is one of ``SCHEDULES`` and ``loss`` one of
+    ``LOSS_RULES``. ``memory_capacity`` is bytes of activations a rank, None for no limit.
+    ``link_depth`` messages of a link are posted ahead, ``ahead`` steps planned ahead.
+    Raises ValueError, naming the setting, for a value that is none.
+    """
+
+    model: Model
+    partition: Partition
+    dataset: DatasetReference
+    batch_size: int
+    seed: int = 0
+    replicas: int = 1
+    replica: int = 0
+    microbatches: int = 1
+    schedule: str = "dip"
+    loss: str = "tokens"
+    link_depth: int = 4
+    memory_capacity: tuple[float | None, ...] | None = None
+    rates: Rates = field(default_factory=Rates)
+    ahead: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "replicas", "microbatches", "link_depth", "ahead"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: at least 1 is needed")
+        if not 0 <= self.replica < self.replicas:
+            raise ValueError(f"replica is {self.replica}: give 0 to {self.replicas - 1}")
+        if self.batch_size < self.replicas:
+            raise ValueError(
+                f"a global batch of {self.batch_size} samples leaves some of {self.replicas} replicas without any: "
+                "give at least one sample a replica"
+            )
+        for name, choices in (("schedule", tuple(SCHEDULES)), ("loss", LOSS_RULES)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: use one of {', '.join(choices)}")
+        if self.memory_capacity is not None and len(self.memory_capacity) != self.partition.ranks:
+            raise ValueError(
+                f"memory_capacity has {len(self.memory_capacity)} values for {self.partition.ranks} ranks: "
+                "give one a rank"
+            )
+        check_partition(self.model, self.partition)
+
+
+class Planner:
+    """Makes the plans of one replica from metadata alone.
+
+    ``plan`` and ``evaluation`` are deterministic in the settings, the corrections and the samples.
+    """
+
+    def __init__(self, settings: PlannerSettings, dataset: Dataset | None = None) -> None:
+        self.settings = settings
+        self.corrections = Corrections()
+        self.dataset = settings.dataset.open() if dataset is None else dataset
+        self.sampler = Sampler(len(self.dataset), settings.batch_size, settings.seed)
+        self.costs = Roofline(settings.model, settings.rates)
+
+    def plan(self, step: int) -> StepPlan:
+        """The plan of a step by the settings' schedule.
+
+        Raises PlanningError for a batch that cannot be planned, BaselineError where the schedule
+        does not apply, and InfeasibleError where no schedule fits into memory.
+        """
+        return self._plan(step, self._samples(step), self.settings.schedule)
+
+    def fallback(self, step: int, reason: str) -> StepPlan:
+        """The best schedule that needs no search, made in milliseconds; errors as for ``plan``."""
+        return self._plan(step, self._samples(step), "dip", reason=reason)
+
+    def evaluation(self, number: int, samples: Sequence[SampleMetadata]) -> StepPlan:
+        """A plan of forwards only over given samples, shared among the replicas; errors as for ``plan``."""
+        return self._plan(number, samples, self.settings.schedule, forward_only=True)
+
+    def measurements(self, plan: StepPlan, measured: Iterable[tuple[Stage, float]]) -> tuple[Measurement, ...]:
+        """Measured seconds of a plan's stages beside their uncorrected predictions."""
+        chunks = {(chunk.module, chunk.index): chunk for chunk in self.settings.partition.chunks}
+        found = []
+        for stage, seconds in measured:
+            chunk = chunks[stage.module, stage.chunk]
+            sizes = plan.batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
+            cost = self.costs.forward if stage.kind == "F" else self.costs.backward
+            predicted = cost(stage.module, chunk.start, chunk.stop, sizes)
+            found.append(Measurement(stage.module, stage.kind, predicted, seconds))
+        return tuple(found)
+
+    def _samples(self, step: int) -> list[SampleMetadata]:
+        return [self.dataset.metadata(index) for index in self.sampler.indices(step)]
+
+    def _plan(
+        self,
+        step: int,
+        samples: Sequence[SampleMetadata],
+        schedule: str,
+        *,
+        reason: str = "",
+        forward_only: bool = False,
+    ) -> StepPlan:
+        settings = self.settings
+        model, partition = settings.model, settings.partition
+        # The static costs, never corrections: every replica must find the same assignment.
+        shares = assign(samples, settings.replicas, settings.microbatches, self._sample_cost)
+        batch = cut(step, samples, shares[settings.replica], model, partition, loss=settings.loss)
+        problem = build_problem(
+            batch,
+            model,
+            partition,
+            CorrectedCosts(self.costs, self.corrections),
+            compute=settings.rates.compute,
+            forward_only=forward_only,
+            memory_capacity=settings.memory_capacity,
+        )
+        name, order, timeline = fastest(problem, schedule)
+        programs = compile_programs(
+            problem,
+            order.order,
+            [timeline.start[task.id] for task in problem.tasks],
+            [timeline.end[task.id] for task in problem.tasks],
+            batch,
+            model,
+            partition,
+            link_depth=settings.link_depth,
+        )
+        replay(programs)
+        stages = tuple(
+            tuple(
+                StageTime(stage, timeline.start[task], timeline.end[task])
+                for stage, task in zip(stages_of(program), order.order[program.rank], strict=True)
+            )
+            for program in programs
+        )
+        return seal(
+            StepPlan(
+                step=step,
+                kind="fallback" if reason else "planned",
+                reason=reason,
+                schedule=name,
+                batch=batch,
+                programs=programs,
+                stages=stages,
+                makespan=timeline.makespan,
+                iteration=self.corrections.iteration(timeline.makespan),
+                lower_bound=lower_bound(problem)[0],
+                peak_memory=timeline.peak_memory,
+            )
+        )
+
+    def _sample_cost(self, sample: SampleMetadata) -> float:
+        return sample_seconds(self.settings.model, self.costs, sizes_of([sample], self.settings.model))
+
+
+def fastest(problem: Problem, schedule: str) -> tuple[str, Schedule, Timeline]:
+    """(name, order, times) of the fastest way to make a schedule (see ``SCHEDULES``).
+
+    Raises BaselineError where none applies, InfeasibleError where nothing fits into memory.
+    """
+    best: tuple[str, Schedule, Timeline] | None = None
+    refusal: BaselineError | None = None
+    for name, make in SCHEDULES[schedule]:
+        try:
+            order = make(problem)
+        except BaselineError as error:
+            refusal = error
+            continue
+        timeline = retime(problem, order)
+        if best is None or timeline.makespan < best[2].makespan:
+            best = name, order, timeline
+    if best is None:
+        assert refusal is not None
+        raise refusal
+    return best

@@ -1,0 +1,141 @@
+"""The planner's core: deterministic plans whose predictions agree with themselves, over all replicas."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ds_dip.costs.corrections import Corrections, Measurement
+from ds_dip.planner import SCHEDULES, Planner, StepPlan
+from ds_dip.planner.record import stages_of
+from ds_dip.programs import replay
+from ds_dip.scheduling import InfeasibleError
+from tests.planner_cases import FEW, Samples, settings
+
+
+@FEW
+@given(st.integers(0, 100), st.sampled_from(sorted(SCHEDULES)), st.integers(1, 8))
+def test_a_plan_runs_every_stage_at_its_predicted_time(step: int, schedule: str, microbatches: int) -> None:
+    plan = Planner(settings(schedule=schedule, microbatches=microbatches)).plan(step)
+    replay(plan.programs)
+    assert (plan.step, plan.kind, plan.reason) == (step, "planned", "")
+    assert plan.schedule == schedule or schedule == "dip"
+    assert max(time.end for rank in plan.stages for time in rank) == pytest.approx(plan.makespan)
+    assert plan.lower_bound <= plan.makespan * (1 + 1e-9)
+    for program, times in zip(plan.programs, plan.stages, strict=True):
+        assert [time.stage for time in times] == stages_of(program)
+        assert all(before.end <= after.start + 1e-12 for before, after in pairwise(times))
+
+
+@FEW
+@given(st.integers(0, 100))
+def test_the_dip_schedule_is_never_slower_than_a_baseline(step: int) -> None:
+    spans = {name: Planner(settings(schedule=name)).plan(step).makespan for name in SCHEDULES}
+    assert spans["dip"] == min(spans.values())
+
+
+@FEW
+@given(st.integers(0, 50), st.integers(1, 4))
+def test_replicas_share_the_global_batch_and_its_loss_count(step: int, replicas: int) -> None:
+    plans = [Planner(settings(replicas=replicas, replica=replica)).plan(step) for replica in range(replicas)]
+    held = [s.id for plan in plans for microbatch in plan.batch.microbatches for s in microbatch.samples]
+    planner = Planner(settings())
+    expected = [planner.dataset.metadata(index) for index in planner.sampler.indices(step)]
+    assert sorted(held) == sorted(sample.id for sample in expected)
+    assert {plan.batch.loss_count for plan in plans} == {sum(sample.loss_tokens for sample in expected)}
+
+
+@FEW
+@given(st.floats(0.01, 100))
+def test_corrections_of_one_replica_never_move_samples(factor: float) -> None:
+    planner = Planner(settings(replicas=2))
+    before = planner.plan(3)
+    planner.corrections = Corrections().updated([Measurement("vision", "F", 1.0, factor)] * 4)
+    after = planner.plan(3)
+    assert after.batch == before.batch
+
+
+def test_corrections_move_the_prediction() -> None:
+    planner = Planner(settings())
+    before = planner.plan(0)
+    measured = [Measurement(module, kind, 1.0, 5.0) for module in ("vision", "language") for kind in "FB"]
+    planner.corrections = Corrections().updated([*measured, Measurement("", "iteration", 1.0, 2.0)])
+    after = planner.plan(0)
+    assert after.makespan > 2 * before.makespan
+    assert after.iteration == pytest.approx(2 * after.makespan)
+
+
+def test_measurements_stand_beside_uncorrected_predictions() -> None:
+    planner = Planner(settings())
+    plan = planner.plan(0)
+    planner.corrections = Corrections().updated([Measurement("vision", "F", 1.0, 9.0)])
+    pairs = planner.measurements(plan, [(time.stage, 1.0) for rank in plan.stages for time in rank])
+    predicted = [time.end - time.start for rank in plan.stages for time in rank]
+    assert [pair.predicted for pair in pairs] == pytest.approx(predicted)
+    assert {(pair.module, pair.kind) for pair in pairs} == {(m, k) for m in ("vision", "language") for k in "FB"}
+
+
+def test_an_evaluation_has_forwards_only_and_takes_fewer_samples_than_microbatches() -> None:
+    planner = Planner(settings())
+    plan = planner.evaluation(7, [Samples().metadata(index) for index in range(3)])
+    assert len(plan.batch.microbatches) == 3
+    assert {stage.kind for program in plan.programs for stage in stages_of(program)} == {"F"}
+
+
+def test_a_replica_without_samples_in_an_evaluation_does_nothing() -> None:
+    planner = Planner(settings(replicas=4, replica=3))
+    plan = planner.evaluation(0, [Samples().metadata(0)])
+    assert plan.batch.microbatches == ()
+    assert plan.batch.loss_count == Samples().metadata(0).loss_tokens
+    assert all(not program.instructions for program in plan.programs)
+
+
+def test_a_fallback_has_the_same_batch_and_says_why() -> None:
+    planner = Planner(settings(schedule="1f1b"))
+    plan = planner.fallback(4, "the plan was late")
+    assert (plan.kind, plan.reason) == ("fallback", "the plan was late")
+    assert plan.batch == planner.plan(4).batch
+
+
+def test_memory_is_never_exceeded_and_too_little_is_refused() -> None:
+    free = Planner(settings()).plan(0)
+    most = max(free.peak_memory)
+    tight = Planner(settings(memory_capacity=(most * 0.8,) * 2)).plan(0)
+    assert max(tight.peak_memory) <= most * 0.8
+    with pytest.raises(InfeasibleError):
+        Planner(settings(memory_capacity=(1.0, 1.0))).plan(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"microbatches": 0}, "microbatches is 0"),
+        ({"replicas": 2, "replica": 2}, "replica is 2: give 0 to 1"),
+        ({"replicas": 9}, "8 samples leaves some of 9 replicas without any"),
+        ({"schedule": "best"}, "schedule is 'best': use one of dip, 1f1b, interleaved"),
+        ({"loss": "mean"}, "loss is 'mean'"),
+        ({"memory_capacity": (1.0,)}, "1 values for 2 ranks"),
+    ],
+)
+def test_impossible_settings_are_refused_by_name(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings(**change)
+
+
+def test_planning_imports_no_torch_and_another_process_plans_alike() -> None:
+    program = (
+        "import sys\nfrom ds_dip.planner import Planner\nimport ds_dip.planner.__main__\n"
+        "from tests.planner_cases import FEW, settings\n"
+        "print(Planner(settings()).plan(5).hash)\n"
+        "sys.exit('torch was imported' if 'torch' in sys.modules else 0)"
+    )
+    there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    plan: StepPlan = Planner(settings()).plan(5)
+    assert there.stdout.strip() == plan.hash

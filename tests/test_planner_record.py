@@ -1,0 +1,92 @@
+"""Plans as records: read back equal, and never believed when damaged or wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ds_dip.planner import PlanError, Planner, StepPlan
+from ds_dip.planner.record import check_plan, decode_plan, encode_plan, seal
+from ds_dip.planning.batch import Batch
+from tests.planner_cases import FEW, MODEL, settings
+
+PLANNER = Planner(settings())
+PLAN = PLANNER.plan(0)
+RECORD = encode_plan(PLAN)
+
+
+@FEW
+@given(st.integers(0, 300))
+def test_what_is_encoded_is_decoded(step: int) -> None:
+    plan = PLANNER.plan(step)
+    assert decode_plan(encode_plan(plan)) == plan
+    check_plan(plan, MODEL, PLANNER.settings.partition)
+
+
+def test_the_hash_is_that_of_the_content() -> None:
+    assert PLANNER.plan(0).hash == PLAN.hash
+    assert len({PLAN.hash, PLANNER.plan(1).hash, PLANNER.fallback(0, "late").hash}) == 3
+
+
+@FEW
+@given(st.integers(0, len(RECORD) - 1), st.integers(1, 255))
+def test_a_damaged_record_is_refused(position: int, change: int) -> None:
+    damaged = bytearray(RECORD)
+    damaged[position] ^= change
+    with pytest.raises(PlanError):
+        decode_plan(bytes(damaged))
+
+
+@FEW
+@given(st.binary(max_size=64))
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(PlanError):
+        decode_plan(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "guess"}, "kind is 'guess'"),
+        ({"step": 3}, "for step 3, its batch for step 0"),
+        ({"batch": Batch(0, PLAN.batch.microbatches, 0)}, "loss count of 0"),
+        ({"peak_memory": (1.0,)}, "memory for 1 ranks"),
+        ({"makespan": -1.0}, "negative"),
+        ({"lower_bound": float("nan")}, "lower_bound is nan"),
+        ({"stages": (PLAN.stages[0][1:], PLAN.stages[1])}, "rank 0 has"),
+    ],
+)
+def test_a_wrong_value_is_refused_even_with_the_right_hash(change: dict[str, object], message: str) -> None:
+    wrong = seal(replace(PLAN, **change))  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match=message):
+        decode_plan(encode_plan(wrong))
+
+
+def test_a_record_of_another_version_is_refused() -> None:
+    with pytest.raises(PlanError, match="expected ds-dip/step-plan 1"):
+        decode_plan(msgpack.packb(["ds-dip/step-plan", 2, b"", ""]))
+
+
+def without_a_stage(plan: StepPlan) -> StepPlan:
+    first = plan.programs[0]
+    return replace(plan, programs=(replace(first, instructions=first.instructions[1:]), *plan.programs[1:]))
+
+
+def with_another_cut(plan: StepPlan) -> StepPlan:
+    first = plan.batch.microbatches[0]
+    moved = replace(first, subs={**first.subs, "language": ((0, 1),)})
+    return replace(plan, batch=replace(plan.batch, microbatches=(moved, *plan.batch.microbatches[1:])))
+
+
+def test_a_plan_that_does_not_fit_the_partition_is_refused() -> None:
+    partition = PLANNER.settings.partition
+    with pytest.raises(PlanError, match="1 programs for 2 ranks"):
+        check_plan(replace(PLAN, programs=PLAN.programs[:1]), MODEL, partition)
+    with pytest.raises(PlanError, match="rank 0 does not run every stage"):
+        check_plan(without_a_stage(PLAN), MODEL, partition)
+    with pytest.raises(PlanError, match="microbatch 0 does not hold"):
+        check_plan(with_another_cut(PLAN), MODEL, partition)
