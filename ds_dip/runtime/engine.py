@@ -65,6 +65,7 @@ class DIPEngine(PipelineEngine):
         self._started = self.closed = False
         super().__init__(*args, **kwargs)
         self.dip, self.plans, self.dataset = dip, plans, dataset
+        self._loaded_from = dataset
         self.plan: StepPlan | None = None
         self.measured: Measured | None = None
         self.module: DIPModule
@@ -124,6 +125,7 @@ class DIPEngine(PipelineEngine):
                 "ds_dip.initialize() a DatasetReference as training_data and call train_batch() without arguments"
             )
         began = time.monotonic()
+        self._loaded_from = self.dataset
         self.plan = self.plans.next(self.global_steps)
         planned = time.monotonic()
         loss: torch.Tensor = super().train_batch()
@@ -135,8 +137,9 @@ class DIPEngine(PipelineEngine):
         self,
         samples: Sequence[SampleMetadata],
         return_logits: bool = False,
+        dataset: Dataset | None = None,
     ) -> Any:
-        """The loss over these samples (of ``self.dataset``), by the same rule as in training.
+        """The loss over these samples of ``dataset`` (default: the one trained on), by the same rule as in training.
 
         Every rank passes the same samples and gets the same loss. With ``return_logits`` also a
         mapping from sample id to its rows of the loss chunk's output, on the ranks that compute
@@ -144,6 +147,7 @@ class DIPEngine(PipelineEngine):
         """
         plan = self.plans.evaluation(samples)
         self.module.eval()
+        self._loaded_from = self.dataset if dataset is None else dataset
         with torch.no_grad():
             self._run(plan, ProgramSchedule(self._instructions(plan), [], **self._schedule_arguments()), return_logits)
             loss: torch.Tensor = self._aggregate_total_loss()
@@ -193,7 +197,7 @@ class DIPEngine(PipelineEngine):
     def _load(
         self, microbatch: Microbatch, module: str, fields: tuple[str, ...], start: int, stop: int
     ) -> Mapping[str, torch.Tensor]:
-        arrays = collate(self.dataset, microbatch.samples, module, fields, start, stop)
+        arrays = collate(self._loaded_from, microbatch.samples, module, fields, start, stop)
         tensors = {}
         for name, array in arrays.items():
             tensor = torch.from_numpy(array).to(self.device, non_blocking=True)

@@ -12,7 +12,7 @@ from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config import DeepSpeedConfig
 
-from ds_dip.config import ConfigError, DIPConfig, read_config, refuse_unsupported
+from ds_dip.config import ConfigError, read_config, refuse_unsupported
 from ds_dip.data import Dataset, DatasetReference
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
@@ -44,11 +44,12 @@ def load_config(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def partition_for(model: Model, dip: DIPConfig, ranks: int) -> Partition:
-    """The partition that the ``"dip"`` block asks for: its file, or a cut by its laps.
+def partition_for(model: Model, config: Mapping[str, Any], ranks: int) -> Partition:
+    """The partition that a configuration's ``"dip"`` block asks for: its file, or a cut by its laps.
 
     Raises a ValueError where it does not fit the model or the number of pipeline ranks.
     """
+    dip = read_config(config)
     if dip.partition is None:
         return make_partition(model, ranks, dict(dip.laps), dict(dip.sub_microbatch))
     partition = read_partition(dip.partition, model)
