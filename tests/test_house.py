@@ -1,0 +1,118 @@
+"""The house: which room may import which, what stays free of torch, and how large a file gets."""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ds_dip
+
+PACKAGE = Path(ds_dip.__file__).parent
+ROOT = PACKAGE.parent
+
+#: Each may import only those before it, and itself.
+ROOMS = (
+    "files", "scheduling", "models", "data", "costs", "planning", "partition", "programs", "config", "planner",
+    "runtime", "profiling", "reporting", "commands", "cli",
+)  # fmt: skip
+MODULES = sorted(PACKAGE.rglob("*.py"))
+HEAVY = {"torch", "deepspeed"}
+LINES = 400
+#: By design one module holds every compiled loop.
+LONGER = {"scheduling/kernels.py": 800}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports: at the top, in functions, and for types."""
+    package = name_of(path) if path.name == "__init__.py" else name_of(path).rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def room_of(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "ds_dip" and len(parts) > 1 else None
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def test_every_module_is_in_a_room() -> None:
+    assert {room_of(name_of(path)) for path in MODULES} - {None} <= set(ROOMS)
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if room_of(name_of(path))], ids=ids)
+def test_a_room_imports_only_rooms_above_it(path: Path) -> None:
+    own = room_of(name_of(path))
+    assert own is not None
+    allowed = set(ROOMS[: ROOMS.index(own) + 1])
+    if own == "scheduling":
+        allowed = {"files", "scheduling"}
+    used = {room for module in imports(path) if (room := room_of(module)) in ROOMS}
+    assert used <= allowed, f"{ids(path)} imports {', '.join(sorted(used - allowed))}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "scheduling").rglob("*.py")), ids=ids)
+def test_scheduling_knows_nothing_of_torch(path: Path) -> None:
+    assert {module.partition(".")[0] for module in imports(path)} & HEAVY == set()
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["ds_dip", "ds_dip.scheduling", "ds_dip.config", "ds_dip.planner", "ds_dip.data.digits", "ds_dip.reporting.trace"],
+)
+def test_neither_torch_nor_deepspeed_is_imported_with(module: str) -> None:
+    code = f"import sys, {module}; found = {HEAVY} & set(sys.modules); assert not found, found"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=ids)
+def test_a_module_is_short_and_says_what_it_is(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= LONGER.get(ids(path), LINES)
+    assert ast.get_docstring(ast.parse(text))
+
+
+def test_no_importable_package_is_called_profiling() -> None:
+    assert not (ROOT / "profiling" / "__init__.py").exists()
+
+
+def test_the_public_names() -> None:
+    assert ds_dip.__all__ == [
+        "DIPEngine",
+        "DIPModule",
+        "DatasetReference",
+        "initialize",
+        "layer_factories",
+        "load_config",
+        "load_model",
+        "partition_for",
+        "shutdown",
+        "token_cross_entropy",
+    ]
+
+
+@pytest.mark.parametrize("module", sorted({".".join(name_of(path).split(".")[:2]) for path in MODULES}))
+def test_public_names_exist_and_have_docstrings(module: str) -> None:
+    loaded = importlib.import_module(module)
+    for name in getattr(loaded, "__all__", ()):
+        value = getattr(loaded, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__doc__, f"{module}.{name} has no docstring"
