@@ -7,7 +7,9 @@ from ds_dip.scheduling.baselines import BASELINES, gpipe, interleaved_1f1b, one_
 from ds_dip.scheduling.bounds import lower_bound
 from ds_dip.scheduling.plan import Plan
 from ds_dip.scheduling.problem import Choice, InfeasibleError, Pair, Problem, ProblemError, ScheduleError, Task
+from ds_dip.scheduling.result import Result
 from ds_dip.scheduling.schedule import Schedule, Timeline
+from ds_dip.scheduling.solving import solve
 from ds_dip.scheduling.static import BaselineError
 from ds_dip.scheduling.timing import interleave, retime
 from ds_dip.scheduling.verify import verify
@@ -21,6 +23,7 @@ __all__ = [
     "Plan",
     "Problem",
     "ProblemError",
+    "Result",
     "Schedule",
     "ScheduleError",
     "Task",
@@ -31,5 +34,6 @@ __all__ = [
     "lower_bound",
     "one_f_one_b",
     "retime",
+    "solve",
     "verify",
 ]

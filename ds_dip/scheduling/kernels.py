@@ -24,16 +24,19 @@ def retime(
     pred_ptr: Ints32,
     pred: Ints32,
     pred_delay: Floats,
+    follow: Floats,
     sequence: Ints32,
     offset: Ints32,
+    until: float,
     start: Floats,
     end: Floats,
     scratch: Ints32,
-) -> int:
+) -> float:
     """Earliest times of changed orders: ``sequence[offset[r]:offset[r+1]]`` is rank r's.
 
-    Fills ``start`` and ``end`` (n,); returns how many tasks could run: fewer than n means a cycle.
-    ``scratch`` has n + 3 ranks values.
+    ``follow`` (n,) is the least time between a task's end and the batch's. Fills ``start`` and
+    ``end`` (n,) and returns the makespan; -1 for a cycle; -2, without finishing, as soon as the
+    makespan must exceed ``until``. ``scratch`` has n + 3 ranks values.
     """
     ranks = offset.shape[0] - 1
     n = sequence.shape[0]
@@ -49,6 +52,7 @@ def retime(
         stack[own] = own
     top = ranks
     done = 0
+    makespan = 0.0
     while top:
         top -= 1
         own = stack[top]
@@ -70,6 +74,9 @@ def retime(
                 waiter[blocked] = own
                 break
             free = begin + duration[task]
+            makespan = max(makespan, free + follow[task])
+            if makespan > until:
+                return -2.0
             start[task] = begin
             end[task] = free
             position += 1
@@ -80,7 +87,7 @@ def retime(
                 woken = link[woken]
         done += position - place[own]
         place[own] = position
-    return done
+    return makespan if done == n else -1.0
 
 
 @njit(cache=True, nogil=True, boundscheck=False, fastmath=True)

@@ -64,11 +64,7 @@ def starts(arrays: Arrays, orders: Sequence[Sequence[int]]) -> Floats:
     sequence, offset = flat(orders)
     start, end = np.empty(arrays.n), np.empty(arrays.n)
     room = np.empty(arrays.n + 3 * arrays.ranks, dtype=np.int32)
-    compact = compact_of(arrays)
-    done = kernels.retime(
-        compact.duration, compact.pred_ptr, compact.pred, compact.pred_delay, sequence, offset, start, end, room
-    )
-    if done < arrays.n:
+    if kernels.retime(*compact_of(arrays), arrays.tail, sequence, offset, np.inf, start, end, room) < 0:
         reference.retime(arrays, orders)
     return start
 

@@ -1,0 +1,115 @@
+"""``ds-dip solve``: searches a schedule for a problem file and writes a plan."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ds_dip.files import FileError
+from ds_dip.scheduling import InfeasibleError, ProblemError, Result, solve
+from ds_dip.scheduling.documents import read_plan, read_problem, write_plan
+from ds_dip.scheduling.schedule import Schedule
+
+
+@click.command("solve")
+@click.argument("problem", type=click.Path(path_type=Path))
+@click.option("--budget", type=click.FloatRange(min=0, min_open=True), help="Seconds to search (default 1).")
+@click.option(
+    "--evaluations", type=click.IntRange(min=1), help="Schedules to score; alone, the answer is reproducible."
+)
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Threads that search.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
+@click.option("--same-order", is_flag=True, help="Run microbatches in one order on all ranks.")
+@click.option("--exact", is_flag=True, help="Prove a small problem optimal by CP-SAT (needs ds-dip[exact]).")
+@click.option("--warm-start", type=click.Path(path_type=Path), help="A plan of this problem to begin with.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Where to write the plan.")
+def command(
+    problem: Path,
+    budget: float | None,
+    evaluations: int | None,
+    workers: int,
+    seed: int,
+    same_order: bool,
+    exact: bool,
+    warm_start: Path | None,
+    out: Path,
+) -> None:
+    """Search a schedule for PROBLEM and write it as a plan, with a bound on how good it is.
+
+    An infeasible problem gives a plan that says why and what capacity would be enough (exit 3).
+    """
+    try:
+        task_graph, digest = read_problem(problem)
+        start = None
+        if warm_start is not None:
+            plan = read_plan(warm_start)
+            start = Schedule(plan.order, plan.choices)
+        with _display() as show:
+            result = solve(
+                task_graph,
+                budget=budget,
+                evaluations=evaluations,
+                seed=seed,
+                workers=workers,
+                warm_start=start,
+                same_order=same_order,
+                progress=show,
+            )
+            if exact and result.schedule is not None:
+                from ds_dip.scheduling.exact import prove
+
+                result = prove(task_graph, result, budget if budget is not None else 60.0, workers)
+    except (FileError, ProblemError, InfeasibleError, ValueError, ImportError) as error:
+        raise click.ClickException(str(error)) from error
+    write_plan(out, result.plan(digest))
+    _report(result, out)
+    if result.status == "infeasible":
+        sys.exit(3)
+
+
+def _display() -> Any:
+    """A progress line on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        return nullcontext(None)
+    from rich.console import Console
+
+    status = Console(stderr=True).status("searching")
+
+    class Display:
+        def __enter__(self) -> Any:
+            status.start()
+            return self.show
+
+        def __exit__(self, *_: object) -> None:
+            status.stop()
+
+        def show(self, best: float, bound: float, evaluations: int, seconds: float) -> None:
+            gap = 100 * (best / bound - 1) if bound > 0 else 0.0
+            rate = evaluations / max(seconds, 1e-9)
+            status.update(
+                f"makespan {best:g}  bound {bound:g}  gap {gap:.2f} %  {rate:,.0f} evaluations/s  {seconds:.1f} s"
+            )
+
+    return Display()
+
+
+def _report(result: Result, out: Path) -> None:
+    if result.status == "infeasible":
+        click.echo(f"infeasible: {result.reason}")
+        click.echo(f"sufficient capacity: {list(result.sufficient_capacity or ())}")
+        return
+    click.echo(
+        f"{result.status}: makespan {result.makespan:g}, {100 * result.gap:.3f} % over the bound "
+        f"{result.lower_bound:g} ({result.bound_name}); {result.evaluations} evaluations in {result.seconds:.2f} s"
+    )
+    for name, value in result.baselines.items():
+        if isinstance(value, float):
+            ahead = 100 * (value / result.makespan - 1) if result.makespan else 0.0
+            click.echo(f"  {name}: {value:g} ({ahead:+.1f} %)")
+        else:
+            click.echo(f"  {name}: {value}")
+    click.echo(f"plan written to {out}")

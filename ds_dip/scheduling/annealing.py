@@ -1,0 +1,254 @@
+"""Annealing of per-rank orders, compiled: moves in critical blocks and of whole microbatches.
+
+A state is an order per rank, always acyclic and within memory: a rank's memory depends on its own
+order alone. Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from ds_dip.scheduling.arrays import Floats
+from ds_dip.scheduling.graph import Ints32
+from ds_dip.scheduling.kernels import Words, retime
+
+
+class Space(NamedTuple):
+    """What annealing moves in: tasks (n,), predecessor rows, offsets of ranks in a sequence.
+
+    ``follow`` is the least time from a task's end to the batch's. ``table`` (identities,
+    microbatches) holds the task of a microbatch that plays a role (kind, module, chunk, sub), or
+    -1; rows run along the chain.
+    """
+
+    duration: Floats
+    pred_ptr: Ints32
+    pred: Ints32
+    pred_delay: Floats
+    follow: Floats
+    acquire: Floats
+    net: Floats
+    limit: Floats
+    rank: Ints32
+    offset: Ints32
+    table: Ints32
+    limited: bool
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def draw(state: Words, bound: int) -> int:
+    """A pseudo-random integer below ``bound`` (xorshift64*)."""
+    word = state[0]
+    word ^= word >> np.uint64(12)
+    word ^= word << np.uint64(25)
+    word ^= word >> np.uint64(27)
+    state[0] = word
+    return np.int64(((word * np.uint64(2685821657736338717)) >> np.uint64(33)) % np.uint64(bound))
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def fits(s: Space, sequence: Ints32, level: Floats, first: int, last: int, own: int) -> bool:
+    """Fill ``level`` (use after each place) from ``first`` to ``last`` (exclusive); False where over the limit."""
+    use = level[first - 1] if first > s.offset[own] else 0.0
+    for place in range(first, last):
+        task = sequence[place]
+        if use + s.acquire[task] > s.limit[own]:
+            return False
+        use += s.net[task]
+        level[place] = use
+    return True
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def shift(sequence: Ints32, where: Ints32, source: int, target: int) -> None:
+    """Move the task at place ``source`` to place ``target``, those between one place aside."""
+    task = sequence[source]
+    step = 1 if target > source else -1
+    for place in range(source, target, step):
+        sequence[place] = sequence[place + step]
+        where[sequence[place]] = place
+    sequence[target] = task
+    where[task] = target
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def exchange(s: Space, sequence: Ints32, where: Ints32, one: int, other: int, first: int, last: int) -> None:
+    """Swap two microbatches' tasks in the roles ``first`` to ``last`` (exclusive)."""
+    for role in range(first, last):
+        left, right = s.table[role, one], s.table[role, other]
+        if left >= 0 and right >= 0:
+            here, there = where[left], where[right]
+            sequence[here], sequence[there] = right, left
+            where[left], where[right] = there, here
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def critical(s: Space, sequence: Ints32, where: Ints32, start: Floats, end: Floats, path: Ints32, state: Words) -> int:
+    """One critical path, last task first, into ``path``; returns its length."""
+    latest = 0.0
+    task = 0
+    for candidate in range(sequence.shape[0]):
+        value = end[candidate] + s.follow[candidate]
+        if value > latest or (value == latest and end[candidate] > end[task]):
+            latest = value
+            task = candidate
+    length = 0
+    while True:
+        path[length] = task
+        length += 1
+        place = where[task]
+        begin = start[task]
+        before = -1
+        if place > s.offset[s.rank[task]] and end[sequence[place - 1]] >= begin:
+            before = sequence[place - 1]
+        if before < 0 or draw(state, 4) == 0:
+            for edge in range(s.pred_ptr[task], s.pred_ptr[task + 1]):
+                if end[s.pred[edge]] + s.pred_delay[edge] >= begin:
+                    before = s.pred[edge]
+                    break
+        if before < 0 or begin <= 0.0:
+            return length
+        task = before
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def anneal(
+    s: Space,
+    sequence: Ints32,
+    best: Ints32,
+    evaluations: int,
+    hot: float,
+    cold: float,
+    bound: float,
+    swaps: int,
+    state: Words,
+    ints: Ints32,
+    floats: Floats,
+) -> tuple[float, int]:
+    """Anneal ``sequence`` in place from temperature ``hot`` to ``cold`` (in time units).
+
+    ``best`` receives the best order seen; returns its makespan (-1 if the start is no schedule)
+    and the evaluations used, fewer where ``bound`` was reached. ``swaps`` of 1000 moves exchange
+    microbatches. Scratch: 3 n + 3 ranks ints, 6 n floats.
+    """
+    n, ranks = sequence.shape[0], s.offset.shape[0] - 1
+    where, path, room = ints[:n], ints[n : 2 * n], ints[2 * n :]
+    start, end = floats[:n], floats[n : 2 * n]
+    trial_start, trial_end = floats[2 * n : 3 * n], floats[3 * n : 4 * n]
+    level, trial = floats[4 * n : 5 * n], floats[5 * n :]
+    for place in range(n):
+        where[sequence[place]] = place
+        best[place] = sequence[place]
+    for own in range(ranks):
+        if not fits(s, sequence, level, s.offset[own], s.offset[own + 1], own):
+            return -1.0, 0
+    trial[:n] = level
+    current = retime(
+        s.duration, s.pred_ptr, s.pred, s.pred_delay, s.follow, sequence, s.offset, np.inf, start, end, room
+    )
+    if current < 0:
+        return current, 0
+    record = current
+    length = critical(s, sequence, where, start, end, path, state)
+    cooling = (cold / hot) ** (1.0 / max(1, evaluations))
+    heat = hot
+    used = 0
+    tries = 0
+    wide, many = s.table.shape
+    while used < evaluations and tries < 20 * evaluations and record > bound:
+        tries += 1
+        whole = many > 1 and draw(state, 1000) < swaps
+        one = other = first = last = source = target = own = 0
+        if whole:
+            one = draw(state, many)
+            other = draw(state, many - 1)
+            other += other >= one
+            first, last = 0, wide
+            if draw(state, 2):
+                first = draw(state, wide)
+                last = first + 1 + draw(state, wide - first)
+            exchange(s, sequence, where, one, other, first, last)
+            possible = True
+            if s.limited:
+                for rank in range(ranks):
+                    if not fits(s, sequence, trial, s.offset[rank], s.offset[rank + 1], rank):
+                        possible = False
+                        break
+        else:
+            if draw(state, 20) == 0:
+                task = draw(state, n)
+            else:
+                task = path[draw(state, length)]
+            own = s.rank[task]
+            source = low = high = where[task]
+            floor, ceiling = s.offset[own], s.offset[own + 1] - 1
+            # The block: neighbours on the rank without idle time between.
+            while low > floor and end[sequence[low - 1]] >= start[sequence[low]] and source - low < 40:
+                low -= 1
+            while high < ceiling and end[sequence[high]] >= start[sequence[high + 1]] and high - source < 40:
+                high += 1
+            if low == high:
+                low, high = max(floor, low - 1), min(ceiling, high + 1)
+                if low == high:
+                    continue
+            kind = draw(state, 4)
+            if kind == 0:
+                target = source - 1 if source > low else source + 1
+            elif kind == 1:
+                target = low if draw(state, 2) else high
+            elif kind == 2:
+                target = min(high, source + 1)
+            else:
+                target = low + draw(state, high - low + 1)
+            if target == source:
+                continue
+            shift(sequence, where, source, target)
+            possible = True
+            if s.limited:
+                possible = fits(s, sequence, trial, min(source, target), max(source, target) + 1, own)
+        result = -1.0
+        if possible:
+            used += 1
+            heat *= cooling
+            chance = (draw(state, 1 << 30) + 1) / (1 << 30)
+            result = retime(
+                s.duration,
+                s.pred_ptr,
+                s.pred,
+                s.pred_delay,
+                s.follow,
+                sequence,
+                s.offset,
+                current - heat * np.log(chance),
+                trial_start,
+                trial_end,
+                room,
+            )
+        if result >= 0:
+            current = result
+            start, trial_start = trial_start, start
+            end, trial_end = trial_end, end
+            if s.limited:
+                if whole:
+                    level[:n] = trial[:n]
+                else:
+                    for place in range(min(source, target), max(source, target) + 1):
+                        level[place] = trial[place]
+            length = critical(s, sequence, where, start, end, path, state)
+            if current < record * (1 - 1e-12):
+                record = current
+                best[:] = sequence
+        else:
+            if whole:
+                exchange(s, sequence, where, one, other, first, last)
+                if s.limited:
+                    trial[:n] = level[:n]
+            else:
+                shift(sequence, where, target, source)
+                if s.limited:
+                    for place in range(min(source, target), max(source, target) + 1):
+                        trial[place] = level[place]
+    return record, used

@@ -1,0 +1,136 @@
+"""Pieces of a search that run in a worker thread: one annealing of orders or of priorities each.
+
+They take and give sequences: the tasks of rank 0 in order, then those of rank 1, and so on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ds_dip.scheduling.arrays import Arrays
+from ds_dip.scheduling.graph import Ints32, graph_of
+from ds_dip.scheduling.mirror import mirrored
+from ds_dip.scheduling.space import space_of
+from ds_dip.scheduling.timing import by_rank, flat
+
+REORDER_COST, DECODE_COST = 12e-9, 150e-9
+"""Seconds a task, about: they size jobs, and being constants they keep searches reproducible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a job found: makespan (infinite for nothing), sequence, evaluations, and a priority order."""
+
+    makespan: float
+    sequence: Ints32
+    evaluations: int
+    bundles: Ints32 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bundles:
+    """What may be reordered: tasks by bundle as compressed rows, and each bundle's microbatch."""
+
+    pointer: Ints32
+    tasks: Ints32
+    owner: Ints32
+    owners: int
+    first_come: Ints32
+
+
+def bundles_of(arrays: Arrays) -> Bundles:
+    """Bundles (kind, module, microbatch), numbered alike in a problem and its mirror."""
+    if "bundles" not in arrays.cache:
+        many = int(arrays.bundle.max()) + 1 if arrays.n else 0
+        first = np.full(many, arrays.n, dtype=np.int64)
+        np.minimum.at(first, arrays.bundle, arrays.priority)
+        tasks = np.lexsort([arrays.priority, arrays.bundle])
+        owner = np.zeros(many, dtype=np.int32)
+        values, column = np.unique(arrays.microbatch, return_inverse=True)
+        owner[arrays.bundle] = column.reshape(-1)
+        arrays.cache["bundles"] = Bundles(
+            np.searchsorted(arrays.bundle[tasks], np.arange(many + 1)).astype(np.int32),
+            tasks.astype(np.int32),
+            owner,
+            len(values),
+            np.argsort(first).astype(np.int32),
+        )
+    return arrays.cache["bundles"]  # type: ignore[no-any-return]
+
+
+def seeded(seed: int) -> NDArray[np.uint64]:
+    """A generator's state from a seed, never zero."""
+    return np.array([(seed * 0x9E3779B97F4A7C15 + 0x1234567) % 2**64 | 1], dtype=np.uint64)
+
+
+def evaluate(arrays: Arrays, sequence: Ints32) -> float:
+    """Makespan of a sequence; infinite where it is a cycle."""
+    from ds_dip.scheduling import kernels
+
+    space = space_of(arrays)
+    start, end = np.empty(arrays.n), np.empty(arrays.n)
+    room = np.empty(arrays.n + 3 * arrays.ranks, dtype=np.int32)
+    makespan = kernels.retime(*space[:5], sequence, space.offset, np.inf, start, end, room)
+    return float(makespan) if makespan >= 0 else np.inf
+
+
+def reorder(
+    arrays: Arrays, sequence: Ints32, evaluations: int, hot: float, cold: float, bound: float, swaps: int, seed: int
+) -> Found:
+    """Anneal per-rank orders from a sequence; temperatures in time units."""
+    from ds_dip.scheduling import annealing
+
+    current, best = sequence.copy(), sequence.copy()
+    ints = np.empty(3 * arrays.n + 3 * arrays.ranks, dtype=np.int32)
+    floats = np.empty(6 * arrays.n)
+    makespan, used = annealing.anneal(
+        space_of(arrays), current, best, evaluations, hot, cold, bound, swaps, seeded(seed), ints, floats
+    )
+    return Found(makespan if makespan >= 0 else np.inf, best, used)
+
+
+def decode(
+    arrays: Arrays,
+    backwards: bool,
+    bundles: Ints32,
+    evaluations: int,
+    hot: float,
+    cold: float,
+    bound: float,
+    seed: int,
+) -> Found:
+    """Anneal priorities decoded by the dual queue, on the problem or (``backwards``) its mirror."""
+    from ds_dip.scheduling import kernels, permuting
+
+    side = mirrored(arrays) if backwards else arrays
+    graph, held = graph_of(side), bundles_of(side)
+    best = bundles.copy()
+    sequence = np.empty(arrays.n, dtype=np.int32)
+    makespan, used = permuting.permute(
+        graph,
+        held.pointer,
+        held.tasks,
+        held.owner,
+        held.owners,
+        bundles.copy(),
+        best,
+        sequence,
+        evaluations,
+        hot,
+        cold,
+        bound,
+        seeded(seed),
+        *kernels.scratch(graph),
+    )
+    if not np.isfinite(makespan):
+        return Found(np.inf, sequence, used)
+    order = rows(arrays, sequence[::-1] if backwards else sequence)
+    return Found(evaluate(arrays, order), order, used, best)
+
+
+def rows(arrays: Arrays, sequence: NDArray[np.integer]) -> Ints32:
+    """A sequence in running order, sorted by rank."""
+    return flat(by_rank(arrays, sequence))[0]

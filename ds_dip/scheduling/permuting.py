@@ -1,0 +1,114 @@
+"""Search over priorities of bundles (kind, module, microbatch), decoded by the dual queue; compiled.
+
+Every decoded order is a schedule within memory. Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ds_dip.scheduling.annealing import draw
+from ds_dip.scheduling.arrays import Floats
+from ds_dip.scheduling.graph import Graph, Ints32
+from ds_dip.scheduling.kernels import Words, interleave
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def spread(bundles: Ints32, tasks_ptr: Ints32, tasks: Ints32, by_priority: Ints32) -> None:
+    """Write the tasks of bundles, in their order, as priorities."""
+    index = 0
+    for bundle in bundles:
+        for place in range(tasks_ptr[bundle], tasks_ptr[bundle + 1]):
+            by_priority[index] = tasks[place]
+            index += 1
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def insert(bundles: Ints32, source: int, target: int) -> None:
+    """Move the bundle at place ``source`` to place ``target``."""
+    moved = bundles[source]
+    step = 1 if target > source else -1
+    for place in range(source, target, step):
+        bundles[place] = bundles[place + step]
+    bundles[target] = moved
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def gather(bundles: Ints32, owner: Ints32, one: int, other: int, trial: Ints32) -> None:
+    """Write into ``trial`` the order with all of owner ``one`` right before the first of ``other``."""
+    index = 0
+    placed = False
+    for bundle in bundles:
+        if owner[bundle] == one:
+            continue
+        if not placed and owner[bundle] == other:
+            placed = True
+            for moved in bundles:
+                if owner[moved] == one:
+                    trial[index] = moved
+                    index += 1
+        trial[index] = bundle
+        index += 1
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def permute(
+    g: Graph,
+    tasks_ptr: Ints32,
+    tasks: Ints32,
+    owner: Ints32,
+    owners: int,
+    bundles: Ints32,
+    best: Ints32,
+    sequence: Ints32,
+    evaluations: int,
+    hot: float,
+    cold: float,
+    bound: float,
+    state: Words,
+    ints: Ints32,
+    floats: Floats,
+    bits: Words,
+) -> tuple[float, int]:
+    """Anneal the order ``bundles`` in place, from temperature ``hot`` to ``cold`` (in time units).
+
+    Bundle b has ``tasks[tasks_ptr[b]:tasks_ptr[b+1]]`` and belongs to microbatch ``owner[b]`` of
+    ``owners``. ``best`` receives the best order, ``sequence`` its tasks as they start. Returns the
+    best makespan and the evaluations used, fewer where ``bound`` was reached.
+    """
+    n, many = g.rank.shape[0], bundles.shape[0]
+    by_priority, started = np.empty(n, np.int32), np.empty(n, np.int32)
+    start = np.empty(n)
+    trial = np.empty(many, np.int32)
+    record = np.inf
+    current = np.inf
+    cooling = (cold / hot) ** (1.0 / max(1, evaluations))
+    heat = hot
+    for used in range(evaluations):
+        trial[:] = bundles
+        if used:
+            if owners > 1 and draw(state, 2):
+                one = draw(state, owners)
+                other = draw(state, owners - 1)
+                other += other >= one
+                gather(bundles, owner, one, other, trial)
+            else:
+                source = draw(state, many)
+                reach = max(2, many // 4)
+                target = source - reach + draw(state, 2 * reach + 1)
+                insert(trial, source, min(many - 1, max(0, target)))
+        spread(trial, tasks_ptr, tasks, by_priority)
+        result = interleave(g, by_priority, started, start, ints, floats, bits)
+        heat *= cooling
+        chance = (draw(state, 1 << 30) + 1) / (1 << 30)
+        if result <= current - heat * np.log(chance):
+            current = result
+            bundles[:] = trial
+            if result < record:
+                record = result
+                best[:] = trial
+                sequence[:] = started
+                if record <= bound:
+                    return record, used + 1
+    return record, evaluations

@@ -1,0 +1,162 @@
+"""A portfolio of local searches in rounds: seeds, priorities decoded in both directions, orders annealed.
+
+Every round gives each worker a job; results are merged in the order of the workers, so a search is
+reproducible for a seed, a number of workers and an evaluation budget.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ds_dip.scheduling.arrays import Arrays
+from ds_dip.scheduling.graph import Ints32
+from ds_dip.scheduling.jobs import DECODE_COST, REORDER_COST, Found, bundles_of, decode, evaluate, reorder, rows
+from ds_dip.scheduling.mirror import mirrored
+from ds_dip.scheduling.problem import InfeasibleError
+from ds_dip.scheduling.timing import flat, interleaving
+
+ELITE = 6
+FIRST_JOB, LONGEST_JOB = 0.02, 1.0
+Progress = Callable[[float, float, int, float], None]
+"""Called with the best makespan, the bound, evaluations and seconds so far."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a search may use: seconds from ``began``, evaluations, either or both."""
+
+    seconds: float | None
+    evaluations: int | None
+    began: float
+    used: int = 0
+
+    def elapsed(self) -> float:
+        """Seconds since the search began."""
+        return time.perf_counter() - self.began
+
+    def over(self) -> bool:
+        """Whether nothing is left."""
+        spent = self.seconds is not None and self.elapsed() >= self.seconds
+        return spent or (self.evaluations is not None and self.used >= self.evaluations)
+
+    def left(self, cost: float) -> int:
+        """Evaluations left at ``cost`` seconds each."""
+        left = 2**40 if self.evaluations is None else self.evaluations - self.used
+        if self.seconds is not None:
+            left = min(left, int((self.seconds - self.elapsed()) / cost))
+        return max(0, left)
+
+
+@dataclass(slots=True)
+class Pool:
+    """The best distinct sequences so far, best first, and every improvement of the best."""
+
+    budget: Budget
+    elite: list[tuple[float, Ints32]] = field(default_factory=list)
+    curve: list[tuple[float, int, float]] = field(default_factory=list)
+
+    def add(self, makespan: float, sequence: Ints32) -> bool:
+        """Keep a sequence if it is good and new; True where it is the best so far."""
+        if not np.isfinite(makespan):
+            return False
+        better = not self.elite or makespan < self.elite[0][0] * (1 - 1e-12)
+        known = any(makespan == value and np.array_equal(sequence, held) for value, held in self.elite)
+        if not known:
+            self.elite.append((makespan, sequence.copy()))
+            self.elite.sort(key=lambda entry: entry[0])
+            del self.elite[ELITE:]
+        if better:
+            self.curve.append((self.budget.elapsed(), self.budget.used, makespan))
+        return better
+
+    @property
+    def best(self) -> float:
+        """The best makespan."""
+        return self.elite[0][0] if self.elite else np.inf
+
+
+class Portfolio:
+    """One search over the orders of one set of arrays."""
+
+    def __init__(self, arrays: Arrays, pool: Pool, bound: float, seed: int) -> None:
+        self.arrays, self.pool, self.bound = arrays, pool, bound
+        self.random = random.Random(seed)
+        self.ways = {"orders": 1.0, "elite": 1.0, "forward": 1.0, "backward": 1.0}
+        self.priorities: dict[bool, tuple[float, Ints32]] = {}
+        self.rounds = 0
+        for backwards in (False, True):
+            try:
+                self._first_come(backwards)
+            except InfeasibleError:
+                if not backwards:
+                    raise
+                del self.ways["backward"]
+
+    def _first_come(self, backwards: bool) -> None:
+        side = mirrored(self.arrays) if backwards else self.arrays
+        orders = interleaving(side, side.priority)
+        sequence = rows(self.arrays, flat([order[::-1] for order in orders] if backwards else orders)[0])
+        makespan = evaluate(self.arrays, sequence)
+        self.pool.budget.used += 1
+        self.pool.add(makespan, sequence)
+        self.priorities[backwards] = (makespan, bundles_of(side).first_come)
+
+    def run(self, workers: int, progress: Progress | None) -> None:
+        """Search until the budget is over or the bound is reached."""
+        budget, target = self.pool.budget, self.bound * (1 + 1e-9)
+        with ThreadPoolExecutor(workers) as threads:
+            while not budget.over() and self.pool.best > target and self.arrays.n > 1:
+                jobs = [self._job(workers) for _ in range(workers)]
+                for way, found in zip([way for way, _ in jobs], threads.map(lambda job: job[1](), jobs), strict=True):
+                    budget.used += found.evaluations
+                    self._merge(way, found)
+                self.rounds += 1
+                if progress:
+                    progress(self.pool.best, self.bound, budget.used, budget.elapsed())
+
+    def _job(self, workers: int) -> tuple[str, Callable[[], Found]]:
+        """The next job: ways that lately brought more are chosen more often."""
+        way = self.random.choices(list(self.ways), list(self.ways.values()))[0]
+        if self.rounds * workers < len(self.ways):
+            way = list(self.ways)[(self.rounds * workers) % len(self.ways)]
+        share = min(LONGEST_JOB, FIRST_JOB * 1.05**self.rounds)
+        seed = self.random.getrandbits(62)
+        budget, arrays = self.pool.budget, self.arrays
+        scale = self.pool.best
+        target = self.bound * (1 + 1e-9)
+        if way in ("forward", "backward"):
+            count = self._count(share, DECODE_COST * arrays.n + 1e-6, workers)
+            backwards = way == "backward"
+            start = self.priorities[backwards][1]
+            heat = self.random.choice((0.003, 0.01, 0.03)) * scale
+            return way, lambda: decode(arrays, backwards, start, count, heat, heat / 20, target, seed)
+        count = self._count(share, REORDER_COST * arrays.n + 3e-7, workers)
+        place = 0 if way == "orders" else self.random.randrange(len(self.pool.elite))
+        sequence = self.pool.elite[place][1]
+        heat = self.random.choice((0.003, 0.01, 0.03, 0.06)) * scale
+        swaps = self.random.choice((10, 100, 300))
+        cold = max(heat / 40, 1e-5 * scale)
+        return way, lambda: reorder(arrays, sequence, count, heat, cold, target, swaps, seed)
+
+    def _count(self, share: float, cost: float, workers: int) -> int:
+        budget = self.pool.budget
+        left = budget.left(cost)
+        if budget.evaluations is not None:
+            left = min(left, max(1, (budget.evaluations - budget.used) // workers))
+        return max(1, min(left, int(share / cost) + 1))
+
+    def _merge(self, way: str, found: Found) -> None:
+        before = self.pool.best
+        better = self.pool.add(found.makespan, found.sequence)
+        if found.bundles is not None:
+            backwards = way == "backward"
+            if found.makespan < self.priorities[backwards][0]:
+                self.priorities[backwards] = (found.makespan, found.bundles)
+        gain = 1.0 + 100 * (before / self.pool.best - 1) if better else 0.0
+        self.ways[way] = max(0.15, 0.85 * self.ways[way] + 0.3 * gain)

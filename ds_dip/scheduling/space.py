@@ -1,0 +1,60 @@
+"""The space that annealing moves in, made from a problem's arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ds_dip.scheduling.admission import SLACK
+from ds_dip.scheduling.arrays import Arrays, Ints
+from ds_dip.scheduling.bounds import tails
+from ds_dip.scheduling.graph import compact_of
+
+if TYPE_CHECKING:
+    from ds_dip.scheduling.annealing import Space
+
+
+def space_of(arrays: Arrays) -> Space:
+    """Made once for arrays."""
+    if "space" not in arrays.cache:
+        arrays.cache["space"] = _space(arrays)
+    return arrays.cache["space"]  # type: ignore[no-any-return]
+
+
+def _space(arrays: Arrays) -> Space:
+    from ds_dip.scheduling.annealing import Space
+
+    counts = np.bincount(arrays.rank, minlength=arrays.ranks)
+    return Space(
+        *compact_of(arrays),
+        follow=tails(arrays),
+        acquire=arrays.acquire,
+        net=arrays.acquire - arrays.release,
+        limit=arrays.capacity * (1 + SLACK),
+        rank=arrays.rank.astype(np.int32),
+        offset=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
+        table=roles(arrays).astype(np.int32),
+        limited=bool(np.isfinite(arrays.capacity).any()),
+    )
+
+
+def roles(arrays: Arrays) -> Ints:
+    """Tasks by role (kind, module, chunk, sub, rank; along the chain) and microbatch, -1 where missing."""
+    tasks = {task.id: task for task in arrays.problem.tasks}
+    chunk = np.array([tasks[task].chunk for task in arrays.id.tolist()], dtype=np.int64)
+    sub = np.array([tasks[task].sub for task in arrays.id.tolist()], dtype=np.int64)
+    stacked = np.stack([arrays.kind, arrays.module, chunk, sub, arrays.rank], axis=1)
+    if not len(stacked):
+        return np.zeros((0, 0), dtype=np.int64)
+    kinds, role = np.unique(stacked, axis=0, return_inverse=True)
+    role = role.reshape(-1)
+    depth = np.zeros(len(kinds), dtype=np.int64)
+    np.maximum.at(depth, role, arrays.depth)
+    order = np.argsort(depth, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    values, column = np.unique(arrays.microbatch, return_inverse=True)
+    table = np.full((len(kinds), len(values)), -1, dtype=np.int64)
+    table[place[role], column.reshape(-1)] = np.arange(arrays.n)
+    return table
