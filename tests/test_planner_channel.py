@@ -11,6 +11,7 @@ import pytest
 import torch.distributed
 
 from ds_dip.planner import Channel, ChannelError, MemoryChannel, StoreChannel
+from ds_dip.planner.channel import KEPT
 
 PATIENCE = 60.0
 
@@ -69,9 +70,9 @@ def test_a_missing_record_is_one_sentence_with_leader_record_and_deadline(ends: 
 
 def test_old_records_are_deleted(ends: tuple[Channel, Channel]) -> None:
     leader, follower = ends
-    for step in range(4):
+    for step in range(KEPT + 2):
         leader.publish(f"step {step}", b"plan")
-    assert follower.read("step 2", PATIENCE) == follower.read("step 3", PATIENCE) == b"plan"
+    assert [follower.read(f"step {step}", PATIENCE) for step in range(2, KEPT + 2)] == [b"plan"] * KEPT
     for step in (0, 1):
         with pytest.raises(ChannelError):
             follower.read(f"step {step}", 0.01)

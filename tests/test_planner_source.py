@@ -153,6 +153,16 @@ def test_predictions_approach_what_is_measured() -> None:
     assert plan.iteration == pytest.approx(truth.iteration, rel=0.05)
 
 
+def test_a_slow_first_step_is_forgotten() -> None:
+    leader = LeaderSource(Planner(settings()))
+    leader.measured(slowed(leader.next(0), factor=500.0, rest=9.0))
+    plan = leader.next(1)
+    truth = slowed(Planner(settings()).plan(1), factor=2.0, rest=0.0)
+    leader.measured(Measured(1, truth.stages, truth.iteration))
+    assert leader.next(2).makespan == pytest.approx(2 * Planner(settings()).plan(2).makespan, rel=0.05)
+    assert plan.makespan > 100 * truth.iteration
+
+
 def test_without_correcting_every_plan_is_that_of_the_static_costs() -> None:
     leader = LeaderSource(Planner(settings()), correct=False)
     for step in range(5):

@@ -18,6 +18,8 @@ from ds_dip.models.spec import Sizes
 #: Newest measurements kept per module and kind; old ones tell of a machine that may have changed.
 WINDOW = 192
 ITERATION = "iteration"
+#: The same for iterations: their predictions rest on corrections, and older ones on older corrections.
+ITERATIONS = 24
 #: Seconds that no stage is as short as.
 _NOTHING = 1e-12
 
@@ -65,7 +67,7 @@ class Corrections:
                         f"{name} is {value} s for {item.kind} of {item.module!r}: give a time of at least 0"
                     )
             kept.setdefault((item.module, item.kind), []).append(item)
-        window = {key: items[-WINDOW:] for key, items in sorted(kept.items())}
+        window = {key: items[-(ITERATIONS if key[1] == ITERATION else WINDOW) :] for key, items in sorted(kept.items())}
         fits = tuple(Fit(*key, *_line(items)) for key, items in window.items())
         return Corrections(fits, tuple(item for items in window.values() for item in items))
 

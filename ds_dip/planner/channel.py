@@ -7,8 +7,9 @@ from collections import deque
 from datetime import timedelta
 from typing import Any, Protocol
 
-#: Records that stay readable: no rank is two steps behind, for a batch ends with a reduction over all of them.
-KEPT = 2
+#: Records that stay readable. A training step ends with a reduction that no rank leaves the others behind in; in
+#: evaluations a rank without work may be some steps late.
+KEPT = 8
 
 
 class ChannelError(RuntimeError):

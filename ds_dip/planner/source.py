@@ -131,6 +131,7 @@ class LeaderSource:
         self._deadline, self._first_deadline, self._correct = deadline_s, first_deadline_s, correct
         self._plan: StepPlan | None = None
         self._pending: list[Measurement] = []
+        self._unwarmed = planner.corrections
         self._steps = self._planned = self._evaluations = self._measured = 0
         self._fallbacks: Counter[str] = Counter()
         self._reasons: list[str] = []
@@ -144,9 +145,8 @@ class LeaderSource:
 
     @corrections.setter
     def corrections(self, corrections: Corrections) -> None:
-        self._planner.corrections = corrections
-        if self._client is not None:
-            self._client.correct(corrections)
+        self._unwarmed = corrections
+        self._use(corrections)
 
     def next(self, step: int) -> StepPlan:
         """The step's plan, or the fallback; published before it is returned."""
@@ -175,15 +175,19 @@ class LeaderSource:
         return plan
 
     def measured(self, step: MeasuredStep) -> None:
-        """Correct the predictions by the newest step: at the first steps at once, later every 16 steps."""
+        """Correct the predictions by the newest step: at the first steps at once, later every 16 steps.
+
+        What the first step took, in which much happens for the first time, is forgotten after the second.
+        """
         plan = self._plan
         if not self._correct or plan is None or plan.step != step.step:
             return
         self._measured += 1
-        self._pending += self._planner.measurements(plan, _some(step.stages))
+        self._pending += self._planner.measurements(plan, _some(step.stages, self._measured))
         self._pending.append(Measurement("", ITERATION, plan.makespan, step.iteration))
         if self._measured <= 4 or self._measured % 16 == 0:
-            self.corrections = self.corrections.updated(self._pending)
+            known = self._unwarmed if self._measured == 2 else self.corrections
+            self._use(known.updated(self._pending))
             self._pending = []
 
     def statistics(self) -> SourceStatistics:
@@ -206,6 +210,11 @@ class LeaderSource:
         """End the planner's process."""
         if self._client is not None:
             self._client.close()
+
+    def _use(self, corrections: Corrections) -> None:
+        self._planner.corrections = corrections
+        if self._client is not None:
+            self._client.correct(corrections)
 
     def _ask(self, step: int) -> Answer:
         if self._client is not None:
@@ -300,7 +309,8 @@ def _evaluation_name(number: int) -> str:
     return f"evaluation {number}"
 
 
-def _some(stages: Iterable[Sequence[MeasuredStage]]) -> list[tuple[Stage, float]]:
-    """(stage, seconds) of at most ``MEASURED`` stages, evenly over all ranks and the whole step."""
+def _some(stages: Iterable[Sequence[MeasuredStage]], turn: int) -> list[tuple[Stage, float]]:
+    """(stage, seconds) of at most ``MEASURED`` stages, evenly over all ranks and the whole step, others each turn."""
     everything = [(item.stage, max(0.0, item.end - item.start)) for rank in stages for item in rank]
-    return everything[:: -(-len(everything) // MEASURED) or 1]
+    every = -(-len(everything) // MEASURED) or 1
+    return everything[turn % every :: every]
