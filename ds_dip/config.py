@@ -55,7 +55,6 @@ class TimeoutConfig(_Block):
     rank_s: float = _setting(300.0, "a number above 0", "waits on another rank: messages and collectives", gt=0)
     plan_s: float = _setting(60.0, "a number above 0", "a rank's wait for the leader's record of a step", gt=0)
     start_s: float = _setting(120.0, "a number above 0", "start of the planner's process and of the links", gt=0)
-    stop_s: float = _setting(10.0, "a number above 0", "orderly end of the planner's process", gt=0)
 
 
 class TraceConfig(_Block):
@@ -119,13 +118,6 @@ class DIPConfig(_Block):
                 "give one entry a rank, or one number for all"
             )
         return tuple(None if limit is None else limit * 1e9 for limit in limits)
-
-    def check_modules(self, modules: tuple[str, ...]) -> None:
-        """Raise ConfigError where ``laps`` or ``sub_microbatch`` names a module the model lacks."""
-        for key in ("laps", "sub_microbatch"):
-            for name in getattr(self, key):
-                if name not in modules:
-                    raise ConfigError(_unknown(f"{BLOCK}.{key}.{name}", name, modules))
 
 
 def read_config(ds_config: Mapping[str, Any]) -> DIPConfig:
