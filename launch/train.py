@@ -6,6 +6,7 @@ deepspeed --num_gpus 2 launch/train.py --deepspeed --deepspeed_config launch/qui
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def arguments() -> argparse.Namespace:
+    """The command line; DeepSpeed's own arguments included."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(HERE.parent / "model_configs" / "quickstart.json"))
     parser.add_argument("--steps", type=int, default=700, help="batches to train on")
@@ -51,18 +53,23 @@ def accuracy(engine: Any, samples: int) -> float:
 
 
 def main() -> None:
+    """Set up, train, evaluate, report."""
     args = arguments()
-    deepspeed.init_distributed()
-    config = ds_dip.load_config(args.deepspeed_config)
-    model = ds_dip.load_model(args.model)
-    module = ds_dip.DIPModule(
-        model,
-        ds_dip.partition_for(model, config, args.pipeline_ranks or dist.get_world_size()),
-        ds_dip.layer_factories(model, args.seed),
-        ds_dip.token_cross_entropy,
-    )
-    digits = ds_dip.DatasetReference("ds_dip.data.digits:Digits", {"samples": args.steps * config["train_batch_size"]})
-    engine, *_ = ds_dip.initialize(args=args, model=module, training_data=digits)
+    try:
+        config = ds_dip.load_config(args.deepspeed_config)
+        model = ds_dip.load_model(args.model)
+        deepspeed.init_distributed()
+        module = ds_dip.DIPModule(
+            model,
+            ds_dip.partition_for(model, config, args.pipeline_ranks or dist.get_world_size()),
+            ds_dip.layer_factories(model, args.seed),
+            ds_dip.token_cross_entropy,
+        )
+        samples = args.steps * config["train_batch_size"]
+        digits = ds_dip.DatasetReference("ds_dip.data.digits:Digits", {"samples": samples})
+        engine, *_ = ds_dip.initialize(args=args, model=module, training_data=digits)
+    except ValueError as error:
+        sys.exit(f"launch/train.py: {error}")
     with engine, RunReport(engine, args.run, args.steps) as report:
         for _ in range(args.steps):
             loss = engine.train_batch()

@@ -51,8 +51,7 @@ def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) 
         finally:
             for process in processes:
                 process.kill()
-            for leftover in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{PORT}_*"):
-                leftover.unlink(missing_ok=True)
+            remove_buffers()
         if any(codes):
             texts = "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in logs)
             raise AssertionError(f"{module} ended with {codes} after at most {seconds:g} s\n{texts}")
@@ -60,6 +59,12 @@ def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) 
         return [
             [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else [] for path in reports
         ]
+
+
+def remove_buffers() -> None:
+    """Remove what DeepSpeed leaves in /dev/shm for the tests' port."""
+    for leftover in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{PORT}_*"):
+        leftover.unlink(missing_ok=True)
 
 
 def report(**values: Any) -> None:

@@ -1,0 +1,157 @@
+"""launch/train.py through the deepspeed launcher: it learns, survives its planner, refuses what it must."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.distributed.ranks import PORT, ROOT, remove_buffers
+
+MODEL = {
+    "format": "ds-dip/model",
+    "version": 1,
+    "name": "tiny",
+    "modules": [
+        {
+            "name": "vision", "kind": "image_encoder", "layers": 2, "hidden": 16, "heads": 2, "kv_heads": 2,
+            "ffn": 32, "gated": False, "patch": 2, "channels": 1, "image": 8, "merge": 4,
+        },
+        {
+            "name": "language", "kind": "language_model", "layers": 2, "hidden": 16, "heads": 2, "kv_heads": 1,
+            "ffn": 32, "gated": True, "vocabulary": 128, "placeholders": {"vision": 4},
+        },
+    ],
+    "edges": [["vision", "language"]],
+}  # fmt: skip
+CONFIG = {
+    "train_batch_size": 8,
+    "gradient_accumulation_steps": 4,
+    "steps_per_print": 1000000,
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.003}},
+    "zero_optimization": {"stage": 1},
+    "dip": {"laps": {"language": 2}, "sub_microbatch": {"vision": 2}, "timeouts": {"rank_s": 60.0}},
+}
+
+
+class Job:
+    """A launched training of the tiny model on two ranks."""
+
+    def __init__(self, folder: Path, steps: int, **changes: Any) -> None:
+        self.folder = folder
+        (folder / "model.json").write_text(json.dumps(MODEL))
+        config = {**CONFIG, **changes, "dip": {**CONFIG["dip"], **changes.get("dip", {})}}
+        (folder / "ds_config.json").write_text(json.dumps(config))
+        self.log = folder / "log.txt"
+        command = [
+            str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", "2", "--master_port", str(PORT),
+            "launch/train.py", "--deepspeed", "--deepspeed_config", str(folder / "ds_config.json"),
+            "--model", str(folder / "model.json"), "--steps", str(steps), "--evaluate", "16",
+            "--run", str(folder / "run"),
+        ]  # fmt: skip
+        environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+
+    def planner(self) -> psutil.Process | None:
+        """The planner's process, as an operator would find it."""
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                if "ds_dip.planner" in process.cmdline():
+                    return process
+            except psutil.NoSuchProcess:
+                continue
+        return None
+
+    def until(self, found: Any, seconds: float = 120.0) -> Any:
+        """The first true answer of ``found``, asked again and again until the time is up."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if answer := found():
+                return answer
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            time.sleep(0.02)
+        raise AssertionError(f"not within {seconds:g} s\n{self.log.read_text()[-3000:]}")
+
+    def end(self, seconds: float = 240.0) -> int:
+        """Exit status; the log is shown where the job does not end in time."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running\n{self.log.read_text()[-3000:]}") from None
+
+    def kill(self) -> None:
+        """End whatever still runs."""
+        if self.process.poll() is None:
+            for process in (*psutil.Process(self.process.pid).children(recursive=True), self.process):
+                process.kill()
+            self.process.wait(10)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Any]:
+    jobs: list[Job] = []
+
+    def start(steps: int, **changes: Any) -> Job:
+        jobs.append(Job(tmp_path, steps, **changes))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill()
+    remove_buffers()
+
+
+def test_a_planner_killed_in_the_middle_costs_fallbacks_and_nothing_else(launch: Any) -> None:
+    steps = 300
+    job = launch(steps)
+    planner = job.until(job.planner)
+    job.until(lambda: f"/{steps}  loss" in job.log.read_text())
+    planner.send_signal(signal.SIGKILL)
+    again = job.until(lambda: (found := job.planner()) and found.pid != planner.pid and found)
+    assert job.end() == 0, job.log.read_text()[-3000:]
+    assert not again.is_running()
+    summary = json.loads((job.folder / "run" / "summary.json").read_text())
+    assert summary["steps"] == steps
+    assert summary["planner_restarts"] == 1
+    assert sum(summary["fallbacks"].values()) >= 1
+    assert summary["plans"] + sum(summary["fallbacks"].values()) == steps
+    assert summary["plans"] > steps // 4
+    assert any("SIGKILL" in reason for reason in summary["newest_reasons"]), summary["newest_reasons"]
+    assert summary["last_loss"] < 0.6 * summary["first_loss"]
+    assert 0.0 <= summary["accuracy"] <= 1.0
+    assert list((job.folder / "run" / "timelines").glob("step-*.json"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"dip": {"schedul": "dip"}}, '"dip.schedul" is unknown; did you mean "schedule"?'),
+        ({"zero_optimization": {"stage": 3}}, '"zero_optimization.stage" is 3'),
+        ({"dip": {"laps": {"language": 9}}}, "language"),
+    ],
+    ids=["unknown-key", "zero-3", "too-many-laps"],
+)
+def test_settings_that_cannot_be_are_refused_on_every_rank(launch: Any, changes: Any, sentence: str) -> None:
+    job = launch(4, **changes)
+    assert job.end() != 0
+    lines = [line for line in job.log.read_text().splitlines() if line.startswith("launch/train.py: ")]
+    assert len(lines) == 2, job.log.read_text()[-3000:]
+    assert all(sentence in line for line in lines), lines
+
+
+@pytest.mark.nightly
+def test_twenty_launches_in_a_row_end_with_status_0_and_leave_nothing(launch: Any) -> None:
+    for _ in range(20):
+        job = launch(3)
+        assert job.end() == 0, job.log.read_text()[-3000:]
+        assert not [p for p in psutil.process_iter(["cmdline"]) if "ds_dip.planner" in (p.info["cmdline"] or ())]
