@@ -21,7 +21,9 @@ class Space(NamedTuple):
 
     ``follow`` is the least time from a task's end to the batch's. ``table`` (identities,
     microbatches) holds the task of a microbatch that plays a role (kind, module, chunk, sub), or
-    -1; rows run along the chain.
+    -1; rows run along the chain. ``pair_of`` (n,) is a task's pair or -1, ``pairs`` (k, 3) their
+    tasks, ``choice_values[choice_ptr[k]:choice_ptr[k+1]]`` (forward, backward and weight duration,
+    memory, backward acquire) their choices. Where tasks are in pairs their own values do not count.
     """
 
     duration: Floats
@@ -36,6 +38,10 @@ class Space(NamedTuple):
     offset: Ints32
     table: Ints32
     limited: bool
+    pair_of: Ints32
+    pairs: Ints32
+    choice_ptr: Ints32
+    choice_values: Floats
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
@@ -50,14 +56,30 @@ def draw(state: Words, bound: int) -> int:
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
-def fits(s: Space, sequence: Ints32, level: Floats, first: int, last: int, own: int) -> bool:
+def choose(s: Space, pair: int, choice: int, duration: Floats, acquire: Floats, net: Floats) -> None:
+    """Give a pair's tasks the values of one of its choices."""
+    values = s.choice_values[s.choice_ptr[pair] + choice]
+    forward, backward, weight = s.pairs[pair]
+    duration[forward], acquire[forward], net[forward] = values[0], values[3], values[3]
+    duration[backward], acquire[backward] = values[1], values[4]
+    if weight >= 0:
+        duration[weight] = values[2]
+        net[backward], net[weight] = 0.0, -values[3]
+    else:
+        net[backward] = -values[3]
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def fits(
+    s: Space, acquire: Floats, net: Floats, sequence: Ints32, level: Floats, first: int, last: int, own: int
+) -> bool:
     """Fill ``level`` (use after each place) from ``first`` to ``last`` (exclusive); False where over the limit."""
     use = level[first - 1] if first > s.offset[own] else 0.0
     for place in range(first, last):
         task = sequence[place]
-        if use + s.acquire[task] > s.limit[own]:
+        if use + acquire[task] > s.limit[own]:
             return False
-        use += s.net[task]
+        use += net[task]
         level[place] = use
     return True
 
@@ -118,7 +140,9 @@ def critical(s: Space, sequence: Ints32, where: Ints32, start: Floats, end: Floa
 def anneal(
     s: Space,
     sequence: Ints32,
+    choices: Ints32,
     best: Ints32,
+    best_choices: Ints32,
     evaluations: int,
     hot: float,
     cold: float,
@@ -128,13 +152,17 @@ def anneal(
     ints: Ints32,
     floats: Floats,
 ) -> tuple[float, int]:
-    """Anneal ``sequence`` in place from temperature ``hot`` to ``cold`` (in time units).
+    """Anneal ``sequence`` and ``choices`` in place from temperature ``hot`` to ``cold`` (in time units).
 
-    ``best`` receives the best order seen; returns its makespan (-1 if the start is no schedule)
+    ``best`` and ``best_choices`` receive the best seen; returns its makespan (-1 if the start is no schedule)
     and the evaluations used, fewer where ``bound`` was reached. ``swaps`` of 1000 moves exchange
     microbatches. Scratch: 3 n + 3 ranks ints, 6 n floats.
     """
     n, ranks = sequence.shape[0], s.offset.shape[0] - 1
+    duration, acquire, net = s.duration.copy(), s.acquire.copy(), s.net.copy()
+    for pair in range(choices.shape[0]):
+        choose(s, pair, choices[pair], duration, acquire, net)
+    best_choices[:] = choices
     where, path, room = ints[:n], ints[n : 2 * n], ints[2 * n :]
     start, end = floats[:n], floats[n : 2 * n]
     trial_start, trial_end = floats[2 * n : 3 * n], floats[3 * n : 4 * n]
@@ -143,12 +171,10 @@ def anneal(
         where[sequence[place]] = place
         best[place] = sequence[place]
     for own in range(ranks):
-        if not fits(s, sequence, level, s.offset[own], s.offset[own + 1], own):
+        if not fits(s, acquire, net, sequence, level, s.offset[own], s.offset[own + 1], own):
             return -1.0, 0
     trial[:n] = level
-    current = retime(
-        s.duration, s.pred_ptr, s.pred, s.pred_delay, s.follow, sequence, s.offset, np.inf, start, end, room
-    )
+    current = retime(duration, s.pred_ptr, s.pred, s.pred_delay, s.follow, sequence, s.offset, np.inf, start, end, room)
     if current < 0:
         return current, 0
     record = current
@@ -162,7 +188,23 @@ def anneal(
         tries += 1
         whole = many > 1 and draw(state, 1000) < swaps
         one = other = first = last = source = target = own = 0
-        if whole:
+        pair = -1
+        if choices.shape[0] and not whole and draw(state, 4) == 0:
+            pair = s.pair_of[path[draw(state, length)]] if draw(state, 2) else draw(state, choices.shape[0])
+        if pair >= 0:
+            many_choices = s.choice_ptr[pair + 1] - s.choice_ptr[pair]
+            if many_choices < 2:
+                continue
+            source = choices[pair]
+            target = draw(state, many_choices - 1)
+            target += target >= source
+            choices[pair] = target
+            choose(s, pair, target, duration, acquire, net)
+            own = s.rank[s.pairs[pair, 0]]
+            possible = True
+            if s.limited:
+                possible = fits(s, acquire, net, sequence, trial, s.offset[own], s.offset[own + 1], own)
+        elif whole:
             one = draw(state, many)
             other = draw(state, many - 1)
             other += other >= one
@@ -174,7 +216,7 @@ def anneal(
             possible = True
             if s.limited:
                 for rank in range(ranks):
-                    if not fits(s, sequence, trial, s.offset[rank], s.offset[rank + 1], rank):
+                    if not fits(s, acquire, net, sequence, trial, s.offset[rank], s.offset[rank + 1], rank):
                         possible = False
                         break
         else:
@@ -208,14 +250,14 @@ def anneal(
             shift(sequence, where, source, target)
             possible = True
             if s.limited:
-                possible = fits(s, sequence, trial, min(source, target), max(source, target) + 1, own)
+                possible = fits(s, acquire, net, sequence, trial, min(source, target), max(source, target) + 1, own)
         result = -1.0
         if possible:
             used += 1
             heat *= cooling
             chance = (draw(state, 1 << 30) + 1) / (1 << 30)
             result = retime(
-                s.duration,
+                duration,
                 s.pred_ptr,
                 s.pred,
                 s.pred_delay,
@@ -232,7 +274,7 @@ def anneal(
             start, trial_start = trial_start, start
             end, trial_end = trial_end, end
             if s.limited:
-                if whole:
+                if whole or pair >= 0:
                     level[:n] = trial[:n]
                 else:
                     for place in range(min(source, target), max(source, target) + 1):
@@ -241,8 +283,14 @@ def anneal(
             if current < record * (1 - 1e-12):
                 record = current
                 best[:] = sequence
+                best_choices[:] = choices
         else:
-            if whole:
+            if pair >= 0:
+                choices[pair] = source
+                choose(s, pair, source, duration, acquire, net)
+                if s.limited:
+                    trial[:n] = level[:n]
+            elif whole:
                 exchange(s, sequence, where, one, other, first, last)
                 if s.limited:
                     trial[:n] = level[:n]

@@ -63,12 +63,15 @@ class Arrays:
 
     def with_choices(self, choices: Sequence[int]) -> Arrays:
         """The same tasks with the durations and memory of the chosen strategies."""
-        key = ("choices", tuple(choices))
         if not self.problem.pairs:
             return self
-        if key not in self.cache:
-            self.cache[key] = self._choose(choices)
-        return self.cache[key]  # type: ignore[no-any-return]
+        held: dict[tuple[int, ...], Arrays] = self.cache.setdefault("choices", {})
+        key = tuple(choices)
+        if key not in held:
+            while len(held) >= 8:
+                held.pop(next(iter(held)))
+            held[key] = self._choose(key)
+        return held[key]
 
     def _choose(self, choices: Sequence[int]) -> Arrays:
         pairs = self.problem.pairs

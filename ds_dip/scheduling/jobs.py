@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds_dip.scheduling.arrays import Arrays
-from ds_dip.scheduling.graph import Ints32, graph_of
+from ds_dip.scheduling.graph import Ints32, compact_of, graph_of
 from ds_dip.scheduling.mirror import mirrored
 from ds_dip.scheduling.space import space_of
+from ds_dip.scheduling.strategies import choose
 from ds_dip.scheduling.timing import by_rank, flat
 
 REORDER_COST, DECODE_COST = 12e-9, 150e-9
@@ -22,10 +23,11 @@ REORDER_COST, DECODE_COST = 12e-9, 150e-9
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a job found: makespan (infinite for nothing), sequence, evaluations, and a priority order."""
+    """What a job found: makespan (infinite for nothing), sequence and choices, evaluations, and a priority order."""
 
     makespan: float
     sequence: Ints32
+    choices: tuple[int, ...]
     evaluations: int
     bundles: Ints32 | None = None
 
@@ -70,30 +72,53 @@ def evaluate(arrays: Arrays, sequence: Ints32) -> float:
     """Makespan of a sequence; infinite where it is a cycle."""
     from ds_dip.scheduling import kernels
 
-    space = space_of(arrays)
+    offset = np.concatenate([[0], np.cumsum(np.bincount(arrays.rank, minlength=arrays.ranks))]).astype(np.int32)
     start, end = np.empty(arrays.n), np.empty(arrays.n)
     room = np.empty(arrays.n + 3 * arrays.ranks, dtype=np.int32)
-    makespan = kernels.retime(*space[:5], sequence, space.offset, np.inf, start, end, room)
+    makespan = kernels.retime(*compact_of(arrays), arrays.tail, sequence, offset, np.inf, start, end, room)
     return float(makespan) if makespan >= 0 else np.inf
 
 
 def reorder(
-    arrays: Arrays, sequence: Ints32, evaluations: int, hot: float, cold: float, bound: float, swaps: int, seed: int
+    arrays: Arrays,
+    sequence: Ints32,
+    choices: tuple[int, ...],
+    evaluations: int,
+    hot: float,
+    cold: float,
+    bound: float,
+    swaps: int,
+    seed: int,
 ) -> Found:
-    """Anneal per-rank orders from a sequence; temperatures in time units."""
+    """Anneal per-rank orders, and the choices of pairs with them; temperatures in time units."""
     from ds_dip.scheduling import annealing
 
     current, best = sequence.copy(), sequence.copy()
+    chosen = np.array(choices, dtype=np.int32)
+    best_chosen = chosen.copy()
     ints = np.empty(3 * arrays.n + 3 * arrays.ranks, dtype=np.int32)
     floats = np.empty(6 * arrays.n)
     makespan, used = annealing.anneal(
-        space_of(arrays), current, best, evaluations, hot, cold, bound, swaps, seeded(seed), ints, floats
+        space_of(arrays),
+        current,
+        chosen,
+        best,
+        best_chosen,
+        evaluations,
+        hot,
+        cold,
+        bound,
+        swaps,
+        seeded(seed),
+        ints,
+        floats,
     )
-    return Found(makespan if makespan >= 0 else np.inf, best, used)
+    return Found(makespan if makespan >= 0 else np.inf, best, tuple(best_chosen.tolist()), used)
 
 
 def decode(
     arrays: Arrays,
+    choices: tuple[int, ...],
     backwards: bool,
     bundles: Ints32,
     evaluations: int,
@@ -105,6 +130,7 @@ def decode(
     """Anneal priorities decoded by the dual queue, on the problem or (``backwards``) its mirror."""
     from ds_dip.scheduling import kernels, permuting
 
+    arrays = arrays.with_choices(choices)
     side = mirrored(arrays) if backwards else arrays
     graph, held = graph_of(side), bundles_of(side)
     best = bundles.copy()
@@ -126,11 +152,23 @@ def decode(
         *kernels.scratch(graph),
     )
     if not np.isfinite(makespan):
-        return Found(np.inf, sequence, used)
+        return Found(np.inf, sequence, choices, used)
     order = rows(arrays, sequence[::-1] if backwards else sequence)
-    return Found(evaluate(arrays, order), order, used, best)
+    return Found(evaluate(arrays, order), order, choices, used, best)
 
 
 def rows(arrays: Arrays, sequence: NDArray[np.integer]) -> Ints32:
     """A sequence in running order, sorted by rank."""
     return flat(by_rank(arrays, sequence))[0]
+
+
+def restrategize(arrays: Arrays, sequence: Ints32, choices: tuple[int, ...]) -> Found:
+    """Choose every pair's strategy anew for a sequence, greedily.
+
+    On the instances of ``ds-dip bench schedule`` the integer program found nothing better than its
+    greedy start in its time, so a search does without it.
+    """
+    chosen = choose(arrays, by_rank(arrays, sequence), 0.0)
+    if chosen is None:
+        return Found(np.inf, sequence, choices, 1)
+    return Found(evaluate(arrays.with_choices(chosen), sequence), sequence, chosen, 1)

@@ -10,13 +10,14 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ds_dip.scheduling.arrays import Arrays
 from ds_dip.scheduling.graph import Ints32
-from ds_dip.scheduling.jobs import DECODE_COST, REORDER_COST, Found, bundles_of, decode, evaluate, reorder, rows
+from ds_dip.scheduling.jobs import DECODE_COST, REORDER_COST, Found, bundles_of, decode, evaluate, reorder, restrategize
 from ds_dip.scheduling.mirror import mirrored
 from ds_dip.scheduling.problem import InfeasibleError
 from ds_dip.scheduling.timing import flat, interleaving
@@ -58,17 +59,17 @@ class Pool:
     """The best distinct sequences so far, best first, and every improvement of the best."""
 
     budget: Budget
-    elite: list[tuple[float, Ints32]] = field(default_factory=list)
+    elite: list[tuple[float, Ints32, tuple[int, ...]]] = field(default_factory=list)
     curve: list[tuple[float, int, float]] = field(default_factory=list)
 
-    def add(self, makespan: float, sequence: Ints32) -> bool:
+    def add(self, makespan: float, sequence: Ints32, choices: tuple[int, ...]) -> bool:
         """Keep a sequence if it is good and new; True where it is the best so far."""
         if not np.isfinite(makespan):
             return False
         better = not self.elite or makespan < self.elite[0][0] * (1 - 1e-12)
-        known = any(makespan == value and np.array_equal(sequence, held) for value, held in self.elite)
+        known = any(makespan == entry[0] and np.array_equal(sequence, entry[1]) for entry in self.elite)
         if not known:
-            self.elite.append((makespan, sequence.copy()))
+            self.elite.append((makespan, sequence.copy(), choices))
             self.elite.sort(key=lambda entry: entry[0])
             del self.elite[ELITE:]
         if better:
@@ -82,81 +83,95 @@ class Pool:
 
 
 class Portfolio:
-    """One search over the orders of one set of arrays."""
+    """One search over orders, and over the choices of pairs where there are any.
 
-    def __init__(self, arrays: Arrays, pool: Pool, bound: float, seed: int) -> None:
-        self.arrays, self.pool, self.bound = arrays, pool, bound
+    ``arrays`` are the problem's own; ``start`` the choices of pairs to begin with, all feasible.
+    """
+
+    def __init__(self, arrays: Arrays, pool: Pool, bound: float, seed: int, start: list[tuple[int, ...]]) -> None:
+        self.arrays, self.pool, self.bound, self.start = arrays, pool, bound, start
         self.random = random.Random(seed)
         self.ways = {"orders": 1.0, "elite": 1.0, "forward": 1.0, "backward": 1.0}
+        if any(len(pair.choices) > 1 for pair in arrays.problem.pairs):
+            self.ways["strategies"] = 1.0
         self.priorities: dict[bool, tuple[float, Ints32]] = {}
         self.rounds = 0
         for backwards in (False, True):
-            try:
-                self._first_come(backwards)
-            except InfeasibleError:
-                if not backwards:
-                    raise
-                del self.ways["backward"]
+            for choices in start:
+                with suppress(InfeasibleError):
+                    self._first_come(choices, backwards)
+        if True not in self.priorities:
+            del self.ways["backward"]
 
-    def _first_come(self, backwards: bool) -> None:
-        side = mirrored(self.arrays) if backwards else self.arrays
+    def _first_come(self, choices: tuple[int, ...], backwards: bool) -> None:
+        arrays = self.arrays.with_choices(choices)
+        side = mirrored(arrays) if backwards else arrays
         orders = interleaving(side, side.priority)
-        sequence = rows(self.arrays, flat([order[::-1] for order in orders] if backwards else orders)[0])
-        makespan = evaluate(self.arrays, sequence)
+        sequence = flat([order[::-1] for order in orders] if backwards else orders)[0]
+        makespan = evaluate(arrays, sequence)
         self.pool.budget.used += 1
-        self.pool.add(makespan, sequence)
-        self.priorities[backwards] = (makespan, bundles_of(side).first_come)
+        self.pool.add(makespan, sequence, choices)
+        if backwards not in self.priorities or makespan < self.priorities[backwards][0]:
+            self.priorities[backwards] = (makespan, bundles_of(side).first_come)
 
     def run(self, workers: int, progress: Progress | None) -> None:
         """Search until the budget is over or the bound is reached."""
-        budget, target = self.pool.budget, self.bound * (1 + 1e-9)
+        budget = self.pool.budget
         with ThreadPoolExecutor(workers) as threads:
-            while not budget.over() and self.pool.best > target and self.arrays.n > 1:
-                jobs = [self._job(workers) for _ in range(workers)]
-                for way, found in zip([way for way, _ in jobs], threads.map(lambda job: job[1](), jobs), strict=True):
+            while not budget.over() and self.pool.best > self.bound * (1 + 1e-9) and self.arrays.n > 1:
+                jobs = [self._job(place, workers) for place in range(workers)]
+                for (way, _), found in zip(jobs, threads.map(_run, jobs), strict=True):
                     budget.used += found.evaluations
                     self._merge(way, found)
                 self.rounds += 1
                 if progress:
                     progress(self.pool.best, self.bound, budget.used, budget.elapsed())
 
-    def _job(self, workers: int) -> tuple[str, Callable[[], Found]]:
-        """The next job: ways that lately brought more are chosen more often."""
+    def _job(self, place: int, workers: int) -> Job:
+        """The next job: every way once, then those that lately brought more the more often."""
+        turn = self.rounds * workers + place
         way = self.random.choices(list(self.ways), list(self.ways.values()))[0]
-        if self.rounds * workers < len(self.ways):
-            way = list(self.ways)[(self.rounds * workers) % len(self.ways)]
+        if turn < len(self.ways):
+            way = list(self.ways)[turn]
         share = min(LONGEST_JOB, FIRST_JOB * 1.05**self.rounds)
         seed = self.random.getrandbits(62)
-        budget, arrays = self.pool.budget, self.arrays
-        scale = self.pool.best
-        target = self.bound * (1 + 1e-9)
+        arrays, elite = self.arrays, self.pool.elite
+        scale, target = self.pool.best, self.bound * (1 + 1e-9)
+        chosen = elite[0] if way == "orders" else self.random.choice(elite)
+        if way == "strategies":
+            return way, lambda: restrategize(arrays, chosen[1], chosen[2])
         if way in ("forward", "backward"):
             count = self._count(share, DECODE_COST * arrays.n + 1e-6, workers)
             backwards = way == "backward"
             start = self.priorities[backwards][1]
             heat = self.random.choice((0.003, 0.01, 0.03)) * scale
-            return way, lambda: decode(arrays, backwards, start, count, heat, heat / 20, target, seed)
+            choices = self.random.choice([elite[0][2], chosen[2], *self.start])
+            return way, lambda: decode(arrays, choices, backwards, start, count, heat, heat / 20, target, seed)
         count = self._count(share, REORDER_COST * arrays.n + 3e-7, workers)
-        place = 0 if way == "orders" else self.random.randrange(len(self.pool.elite))
-        sequence = self.pool.elite[place][1]
         heat = self.random.choice((0.003, 0.01, 0.03, 0.06)) * scale
         swaps = self.random.choice((10, 100, 300))
         cold = max(heat / 40, 1e-5 * scale)
-        return way, lambda: reorder(arrays, sequence, count, heat, cold, target, swaps, seed)
+        return way, lambda: reorder(arrays, chosen[1], chosen[2], count, heat, cold, target, swaps, seed)
 
     def _count(self, share: float, cost: float, workers: int) -> int:
-        budget = self.pool.budget
-        left = budget.left(cost)
-        if budget.evaluations is not None:
-            left = min(left, max(1, (budget.evaluations - budget.used) // workers))
+        left = self.pool.budget.left(cost)
+        if self.pool.budget.evaluations is not None:
+            left = min(left, (self.pool.budget.evaluations - self.pool.budget.used) // workers)
         return max(1, min(left, int(share / cost) + 1))
 
     def _merge(self, way: str, found: Found) -> None:
         before = self.pool.best
-        better = self.pool.add(found.makespan, found.sequence)
+        better = self.pool.add(found.makespan, found.sequence, found.choices)
         if found.bundles is not None:
             backwards = way == "backward"
             if found.makespan < self.priorities[backwards][0]:
                 self.priorities[backwards] = (found.makespan, found.bundles)
         gain = 1.0 + 100 * (before / self.pool.best - 1) if better else 0.0
         self.ways[way] = max(0.15, 0.85 * self.ways[way] + 0.3 * gain)
+
+
+Job = tuple[str, Callable[[], Found]]
+
+
+def _run(job: Job) -> Found:
+    return job[1]()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import numpy as np
 
+from ds_dip.scheduling.admission import admission
 from ds_dip.scheduling.arrays import Arrays, arrays_of
 from ds_dip.scheduling.baselines import BASELINES
 from ds_dip.scheduling.bounds import lower_bound
@@ -14,7 +16,7 @@ from ds_dip.scheduling.result import Result, gap_of
 from ds_dip.scheduling.schedule import Schedule
 from ds_dip.scheduling.search import Budget, Pool, Portfolio, Progress
 from ds_dip.scheduling.static import BaselineError
-from ds_dip.scheduling.timing import fits, fitting, flat, positions, schedule_of, starts, timeline
+from ds_dip.scheduling.timing import fits, fitting, flat, leanest, positions, schedule_of, starts, timeline
 
 
 def solve(
@@ -39,11 +41,11 @@ def solve(
     began = time.perf_counter()
     if budget is None and evaluations is None:
         budget = 1.0
-    arrays_of(problem)
     bound, name = lower_bound(problem)
     left = Budget(budget, evaluations, began)
     try:
-        arrays, choices = fitting(problem)
+        arrays = arrays_of(problem)
+        start = starting_choices(problem)
     except InfeasibleError as error:
         return Result(
             schedule=None,
@@ -60,16 +62,44 @@ def solve(
             sufficient_capacity=error.sufficient_capacity,
         )
     pool = Pool(left)
-    baselines = _baselines(problem, arrays, choices, pool) if not same_order else {}
-    if warm_start is not None and warm_start.choices == choices:
-        orders = positions(arrays, warm_start)
-        if fits(arrays, orders):
-            pool.add(_makespan(arrays, orders), flat(orders)[0])
-    Portfolio(arrays, pool, bound, seed).run(workers, progress)
-    return _result(arrays, choices, pool, (bound, name), seed, baselines)
+    baselines = _baselines(problem, arrays, pool) if not same_order else {}
+    if warm_start is not None:
+        chosen = arrays.with_choices(warm_start.choices)
+        orders = positions(chosen, warm_start)
+        if fits(chosen, orders):
+            pool.add(_makespan(chosen, orders), flat(orders)[0], warm_start.choices)
+    Portfolio(arrays, pool, bound, seed, start).run(workers, progress)
+    return _result(arrays, pool, (bound, name), seed, baselines)
 
 
-def _baselines(problem: Problem, arrays: Arrays, choices: tuple[int, ...], pool: Pool) -> dict[str, float | str]:
+def starting_choices(problem: Problem) -> list[tuple[int, ...]]:
+    """Choices of all pairs to begin with: the first, the fastest, the leanest, and two between.
+
+    Raises InfeasibleError where not even the leanest fits.
+    """
+    fitting(problem)
+    arrays = arrays_of(problem)
+    ranked = [
+        sorted(
+            range(len(pair.choices)),
+            key=lambda number, pair=pair: (  # type: ignore[misc]
+                pair.choices[number].memory,
+                pair.choices[number].forward_duration + pair.choices[number].backward_duration,
+            ),
+        )
+        for pair in problem.pairs
+    ]
+    wanted = [(0,) * len(problem.pairs), leanest(problem)]
+    wanted += [tuple(own[(len(own) - 1) * part // 3] for own in ranked) for part in (1, 2, 3)]
+    found = []
+    for choices in dict.fromkeys(wanted):
+        with suppress(InfeasibleError):
+            admission(arrays.with_choices(choices))
+            found.append(choices)
+    return found
+
+
+def _baselines(problem: Problem, arrays: Arrays, pool: Pool) -> dict[str, float | str]:
     """Every baseline's makespan or the reason of its refusal; those that fit seed the search."""
     found: dict[str, float | str] = {}
     for name, make in BASELINES.items():
@@ -78,11 +108,11 @@ def _baselines(problem: Problem, arrays: Arrays, choices: tuple[int, ...], pool:
         except BaselineError as error:
             found[name] = str(error)
             continue
-        orders = positions(arrays, schedule)
+        chosen = arrays.with_choices(schedule.choices)
+        orders = positions(chosen, schedule)
         pool.budget.used += 1
-        found[name] = _makespan(arrays.with_choices(schedule.choices), orders)
-        if schedule.choices == choices:
-            pool.add(_makespan(arrays, orders), flat(orders)[0])
+        found[name] = makespan = _makespan(chosen, orders)
+        pool.add(makespan, flat(orders)[0], schedule.choices)
     return found
 
 
@@ -92,13 +122,13 @@ def _makespan(arrays: Arrays, orders: list[list[int]]) -> float:
 
 def _result(
     arrays: Arrays,
-    choices: tuple[int, ...],
     pool: Pool,
     bound: tuple[float, str],
     seed: int,
     baselines: dict[str, float | str],
 ) -> Result:
-    sequence = pool.elite[0][1]
+    _, sequence, choices = pool.elite[0]
+    arrays = arrays.with_choices(choices)
     orders = [sequence[arrays.rank[sequence] == own].tolist() for own in range(arrays.ranks)]
     times = timeline(arrays, orders, np.asarray(starts(arrays, orders)))
     gap, status = gap_of(times.makespan, bound[0])

@@ -8,7 +8,7 @@ import numpy as np
 
 from ds_dip.scheduling.admission import SLACK
 from ds_dip.scheduling.arrays import Arrays, Ints
-from ds_dip.scheduling.bounds import tails
+from ds_dip.scheduling.bounds import optimistic, tails
 from ds_dip.scheduling.graph import compact_of
 
 if TYPE_CHECKING:
@@ -25,10 +25,25 @@ def space_of(arrays: Arrays) -> Space:
 def _space(arrays: Arrays) -> Space:
     from ds_dip.scheduling.annealing import Space
 
+    pairs = arrays.problem.pairs
+    pair_of = np.full(arrays.n, -1, dtype=np.int32)
+    for number, members in enumerate(arrays.pairs.tolist()):
+        pair_of[[task for task in members if task >= 0]] = number
+    values = [
+        (
+            choice.forward_duration,
+            choice.backward_duration,
+            choice.weight_duration or 0.0,
+            choice.memory,
+            choice.backward_acquire,
+        )
+        for pair in pairs
+        for choice in pair.choices
+    ]
     counts = np.bincount(arrays.rank, minlength=arrays.ranks)
     return Space(
         *compact_of(arrays),
-        follow=tails(arrays),
+        follow=tails(optimistic(arrays)),
         acquire=arrays.acquire,
         net=arrays.acquire - arrays.release,
         limit=arrays.capacity * (1 + SLACK),
@@ -36,6 +51,10 @@ def _space(arrays: Arrays) -> Space:
         offset=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
         table=roles(arrays).astype(np.int32),
         limited=bool(np.isfinite(arrays.capacity).any()),
+        pair_of=pair_of,
+        pairs=arrays.pairs.astype(np.int32),
+        choice_ptr=np.cumsum([0, *(len(pair.choices) for pair in pairs)]).astype(np.int32),
+        choice_values=np.array(values, dtype=np.float64).reshape(-1, 5),
     )
 
 
