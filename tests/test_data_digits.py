@@ -1,10 +1,12 @@
+import re
+
 import numpy as np
 import pytest
 
 from ds_dip.data.collate import collate
 from ds_dip.data.digits import ANSWER, BEGIN, END, IMAGE, VOCABULARY, Digits, _digits, digit_hits
 
-TRAIN, HELD_OUT = Digits(2000), Digits(500, split="held_out", text_only=False)
+TRAIN, HELD_OUT = Digits(2000), Digits(500, split="held_out", text_only=False, typed=0, turns=False)
 
 
 def text(dataset, index):
@@ -65,22 +67,45 @@ def test_training_images_vary_from_sample_to_sample_but_stay_digits():
     assert min(distances) > 0
 
 
-def test_only_the_answer_is_supervised():
+def conversation(tokens):
+    """Turns of a prompt and its answer, as text."""
+    assert tokens[0] == BEGIN
+    assert tokens[-1] == END
+    return [turn.split(chr(ANSWER)) for turn in "".join(map(chr, tokens[1:-1])).split(chr(END))]
+
+
+def test_the_answers_are_supervised_and_nothing_else():
     for index in range(300):
         tokens, labels = text(TRAIN, index)
         assert tokens.max() < VOCABULARY
-        assert tokens[0] == BEGIN
-        assert tokens[-1] == END
-        (answer,) = np.flatnonzero(tokens == ANSWER)
-        assert (labels[:answer] == -100).all()
-        assert labels[-1] == -100
-        assert np.array_equal(labels[answer:-1], tokens[answer + 1 :])
+        supervised = labels != -100
+        assert np.array_equal(labels[supervised], tokens[1:][supervised[:-1]])
+        assert not supervised[-1]
+        answers = "".join(answer + chr(END) for _, answer in conversation(tokens))
+        assert "".join(map(chr, labels[supervised])) == answers
 
 
-def test_the_answer_names_the_images_in_order():
+def test_the_answers_name_images_and_typed_digits_by_their_letters_in_order():
+    lengths = []
+    for index in range(300):
+        if not TRAIN.metadata(index).modules["vision"]:
+            continue
+        turns = conversation(text(TRAIN, index)[0])
+        lengths.append(len(turns))
+        for prompt, answer in turns:
+            marks, names = (re.findall(r"([a-z])([0-9]|\x04{4})", part) for part in (prompt, answer))
+            assert "".join(map("".join, names)) == answer
+            assert [letter for letter, _ in names] == [letter for letter, _ in marks]
+            assert all(named == digit for (_, digit), (_, named) in zip(marks, names, strict=True) if digit.isdigit())
+    assert 1 in lengths
+    assert max(lengths) > 3
+
+
+def test_the_answer_names_the_held_out_images_in_order():
     for index in range(100):
         sample = HELD_OUT.metadata(index).id
-        _, labels = text(HELD_OUT, index)
+        tokens, labels = text(HELD_OUT, index)
+        assert len(conversation(tokens)) == 1
         named = [label - ord("0") for label in labels if ord("0") <= label <= ord("9")]
         shown = []
         for pixels in HELD_OUT.load(sample, ["pixels"])["pixels"]:
@@ -99,23 +124,20 @@ def test_images_are_none_to_twelve_with_a_heavy_tail():
     assert all(len(HELD_OUT.metadata(index).modules["vision"]) for index in range(500))
 
 
-TASKS = {
-    "reverse": lambda given: given[::-1],
-    "sort": lambda given: "".join(sorted(given)),
-    "repeat": lambda given: given,
-    "add": lambda given: str(sum(map(int, given.split("+")))),
-}
-
-
 def test_text_tasks_are_right():
     seen = set()
     for index in range(2000):
-        if not TRAIN.metadata(index).modules["vision"]:
-            prompt, answer = "".join(map(chr, text(TRAIN, index)[0][1:-1])).split(chr(ANSWER))
-            task, given = prompt.replace(":", "").split(" ")
-            assert answer == TASKS[task](given)
+        if TRAIN.metadata(index).modules["vision"]:
+            continue
+        for prompt, answer in conversation(text(TRAIN, index)[0]):
+            task, _, given = prompt.partition(" ")
+            expected = {
+                "repeat": given,
+                "reverse": given[::-1],
+            }.get(task, "".join(re.findall(r"[a-z][0-9]", prompt)))
+            assert answer == expected
             seen.add(task)
-    assert seen == set(TASKS)
+    assert seen >= {"repeat", "reverse", "read"}
 
 
 def test_metadata_touch_no_image(monkeypatch):
@@ -133,7 +155,7 @@ def test_hits_count_the_digits_of_the_answers():
     [
         ({"split": "test"}, "split is 'test', expected one of train, held_out"),
         ({"samples": 0}, "samples is 0"),
-        ({"images": 40}, "images 40"),
+        ({"images": 40}, "images is 40"),
         ({"patch": 3}, "patch is 3"),
         ({"merge": 3}, "merge 3"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ds_dip.data.collate import collate
+from ds_dip.data.collate import collate, content_hash
 from ds_dip.data.metadata import Dataset, SampleMetadata, read_batch, write_batch
 from ds_dip.data.reference import DatasetReference
 from ds_dip.data.sampler import Sampler
@@ -13,6 +13,7 @@ __all__ = [
     "SampleMetadata",
     "Sampler",
     "collate",
+    "content_hash",
     "read_batch",
     "write_batch",
 ]

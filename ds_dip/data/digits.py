@@ -1,4 +1,4 @@
-"""The digits task: prompts with 0 to 12 real handwritten digits, whose answers name them.
+"""The digits task: conversations with 0 to 12 real handwritten digits, whose answers name them.
 
 Images are scikit-learn's 1 797 handwritten digits of 8 x 8 pixels; a fifth of each class is held out and never seen
 in training. Text is one token a character. Samples follow from their index and the seed alone.
@@ -13,8 +13,8 @@ from random import Random
 import numpy as np
 
 from ds_dip.data.metadata import SampleMetadata
-from ds_dip.data.prompts import SLOT, Text, image_text, text_task
-from ds_dip.data.tiles import image_count
+from ds_dip.data.prompts import LETTERS, SLOT, Turns, image_turns, text_turns
+from ds_dip.data.tiles import picture_count, tile_count
 from ds_dip.models.kinds import IGNORED
 
 SPLITS = ("train", "held_out")
@@ -30,8 +30,9 @@ class Digits:
     """A dataset of ``samples`` samples of one split.
 
     ``patch`` is the side of a patch in pixels and ``merge`` the patches that become one token, as in the model.
-    ``images`` is the most images a sample holds, ``text_only`` whether there are samples without any.
-    Training images are shifted, turned, scaled and given noise, by the sample's id.
+    ``images`` is the most images a sample holds, ``text_only`` whether there are samples without any, ``typed`` the
+    most digits typed in the prompt beside images, and ``turns`` whether a sample may ask in several turns rather than
+    for everything at once. Training images are shifted, turned, scaled and given noise, by the sample's id.
     """
 
     def __init__(
@@ -43,11 +44,17 @@ class Digits:
         merge: int = 4,
         images: int = 12,
         text_only: bool = True,
+        typed: int = 2,
+        turns: bool = True,
     ) -> None:
         if split not in SPLITS:
             raise ValueError(f"split is {split!r}, expected one of {', '.join(SPLITS)}")
-        if samples < 1 or not 1 <= images <= 26:
-            raise ValueError(f"samples is {samples} and images {images}, expected at least 1 sample, 1 to 26 images")
+        if samples < 1:
+            raise ValueError(f"samples is {samples}, expected at least 1")
+        if images < 1 or typed < 0 or images + typed > len(LETTERS):
+            raise ValueError(
+                f"images is {images} and typed {typed}, expected at least 1 image and {len(LETTERS)} of both at most"
+            )
         if patch < 1 or SIDE % patch or (SIDE // patch) ** 2 % merge:
             raise ValueError(
                 f"patch is {patch} and merge {merge}, expected a patch that divides {SIDE} pixels and a merge "
@@ -55,7 +62,7 @@ class Digits:
             )
         self.samples, self.split, self.seed = samples, split, seed
         self.patch, self.patches, self.merged = patch, (SIDE // patch) ** 2, (SIDE // patch) ** 2 // merge
-        self.images, self.text_only = images, text_only
+        self.images, self.text_only, self.typed, self.turns = images, text_only, typed, turns
 
     def __len__(self) -> int:
         return self.samples
@@ -64,13 +71,14 @@ class Digits:
         """Sizes of the sample at ``index``, from its text alone: no image is touched."""
         if not 0 <= index < self.samples:
             raise IndexError(f"sample {index} was asked for, and the dataset holds 0 to {self.samples - 1}")
-        text, _ = self._text(index)
-        images = text.prompt.count(SLOT)
-        length = 3 + len(text.prompt) + images * (self.merged - 1) + len(text.answer)
+        turns, _ = self._turns(index)
+        images = sum(prompt.count(SLOT) for prompt, _ in turns)
+        answered = sum(len(answer) + 1 for _, answer in turns)
+        length = 1 + sum(len(prompt) + 1 for prompt, _ in turns) + images * (self.merged - 1) + answered
         return SampleMetadata(
             id=f"{self.split}-{index}",
             modules={"vision": (self.patches,) * images, "language": (length,)},
-            loss_tokens=len(text.answer) + 1,
+            loss_tokens=answered,
             merged={"vision": (self.merged,) * images, "language": (length,)},
         )
 
@@ -88,35 +96,38 @@ class Digits:
         for name in fields:
             if name not in FIELDS:
                 raise ValueError(f"field {name!r} was asked for, and the digits have {', '.join(FIELDS)}")
-        text, random = self._text(int(number))
+        turns, random = self._turns(int(number))
         images, classes = _digits()[self.split]
-        picks = [random.randrange(len(classes)) for _ in range(text.prompt.count(SLOT))]
+        picks = [random.randrange(len(classes)) for prompt, _ in turns for _ in range(prompt.count(SLOT))]
         loaded: dict[str, list[np.ndarray]] = {}
         if "pixels" in fields:
             loaded["pixels"] = self._pixels(images[picks], int(number))
         if "tokens" in fields or "labels" in fields:
-            tokens, labels = self._tokens(text, [str(classes[pick]) for pick in picks])
+            tokens, labels = self._tokens(turns, [str(classes[pick]) for pick in picks])
             loaded |= {"tokens": [tokens], "labels": [labels]}
         return {name: loaded[name] for name in fields}
 
-    def _text(self, index: int) -> tuple[Text, Random]:
+    def _turns(self, index: int) -> tuple[Turns, Random]:
         """The sample's text, and the random state its images are drawn from."""
         random = Random(f"{self.seed}/{self.split}/{index}")
-        images = image_count(random, self.images)
-        while images == 0 and not self.text_only:
-            images = image_count(random, self.images)
-        return image_text(random, images) if images else text_task(random), random
+        pictures = picture_count(random)
+        text_only = pictures == 0 and self.text_only
+        digits = tile_count(random, max(1, pictures), self.images)
+        if text_only:
+            return text_turns(random, digits, not self.turns), random
+        return image_turns(random, digits, random.randint(0, self.typed), not self.turns), random
 
-    def _tokens(self, text: Text, digits: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        prompt = text.prompt.replace(SLOT, SLOT * self.merged)
-        answer = text.answer
-        for digit in digits:
-            answer = answer.replace(SLOT, digit, 1)
-        characters = chr(BEGIN) + prompt + chr(ANSWER) + answer + chr(END)
+    def _tokens(self, turns: Turns, digits: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        left = iter(digits)
+        characters, supervised = chr(BEGIN), [False]
+        for prompt, answer in turns:
+            question = prompt.replace(SLOT, SLOT * self.merged) + chr(ANSWER)
+            named = "".join(next(left) if character == SLOT else character for character in answer) + chr(END)
+            characters += question + named
+            supervised += [False] * len(question) + [True] * len(named)
         tokens = np.frombuffer(characters.encode("ascii"), dtype=np.uint8).astype(np.int64)
         labels = np.full_like(tokens, IGNORED)
-        answers = len(prompt) + 1
-        labels[answers:-1] = tokens[answers + 1 :]
+        labels[:-1] = np.where(supervised[1:], tokens[1:], IGNORED)
         return tokens, labels
 
     def _pixels(self, images: np.ndarray, index: int) -> list[np.ndarray]:

@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from random import Random
 
 #: Stands for an image in a prompt and for the image's digit in an answer.
 SLOT = "\x04"
 
-_BEFORE = ("read these digits: ", "what is written here? ", "name each digit: ", "digits please ", "transcribe: ")
-_AFTER = (" : which digits are these?", " . read them in order", " - what do you see?", " spell the number")
-_BETWEEN = ("", " ", ", ", " then ", " and ", "; ", " next ")
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+DIGITS = "0123456789"
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_BEFORE = ("read ", "what is ", "name ", "digits: ", "")
+_AGAIN = ("", "", "and ", "then ")
+_AFTER = ("", "?", " please")
+_BETWEEN = ("", " ", ", ", " and ")
+
+#: A conversation: turns of a prompt and its answer. Every ``SLOT`` of a prompt is an image, named in the answer.
+Turns = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A prompt and its answer; every ``SLOT`` of the prompt is an image, named by the same one of the answer."""
-
-    prompt: str
-    answer: str
-
-
-def image_text(random: Random, images: int) -> Text:
-    """Ask for the digits on ``images`` images at places in the text; the answer names them in order."""
-    style = random.randrange(3)
-    if style == 0:
-        separator = random.choice(_BETWEEN)
-        return Text(random.choice(_BEFORE) + separator.join(SLOT * images), SLOT * images)
-    if style == 1:
-        separators = [random.choice(_BETWEEN) for _ in range(images - 1)] + [""]
-        return Text("".join(SLOT + between for between in separators) + random.choice(_AFTER), SLOT * images)
-    names = random.sample(_LETTERS, images)
-    listed = " ".join(f"{name}={SLOT}" for name in names)
-    return Text(random.choice(_BEFORE) + listed, SLOT * images)
+def image_turns(random: Random, images: int, typed: int, single: bool) -> Turns:
+    """Ask for the digits on ``images`` images and ``typed`` digits among them, in one turn where ``single``."""
+    digits = [SLOT] * images + random.choices(DIGITS, k=typed)
+    random.shuffle(digits)
+    return _reading(random, digits, single)
 
 
-def text_task(random: Random) -> Text:
-    """A small task without images: reverse, sort or repeat letters, or add two numbers."""
-    task = random.randrange(4)
-    if task == 3:
-        a, b = random.randrange(50), random.randrange(50)
-        return Text(f"add {a}+{b}", str(a + b))
-    letters = "".join(random.choices(_LETTERS, k=random.randint(2, 8)))
-    if task == 0:
-        return Text(f"reverse: {letters}", letters[::-1])
-    if task == 1:
-        return Text(f"sort: {letters}", "".join(sorted(letters)))
-    return Text(f"repeat: {letters}", letters)
+def text_turns(random: Random, digits: int, single: bool) -> Turns:
+    """A small task without images: read ``digits`` typed digits, repeat letters, or write them backwards."""
+    if random.random() < 0.6:
+        return _reading(random, random.choices(DIGITS, k=digits), single)
+    letters = "".join(random.choices(LETTERS, k=random.randint(2, 6)))
+    if random.random() < 0.5:
+        return ((f"repeat {letters}", letters),)
+    return ((f"reverse {letters}", letters[::-1]),)
+
+
+def _reading(random: Random, digits: Sequence[str], single: bool) -> Turns:
+    """A letter before each digit, which the answer repeats: ``read a7, b3`` gives ``a7b3``."""
+    marked = [letter + digit for letter, digit in zip(LETTERS, digits, strict=False)]
+    # How readily a conversation starts another turn: from one turn for all digits to one turn a digit.
+    eagerness = 0.0 if single else random.choice((0.0, 0.5, 1.0, 1.0))
+    cuts = [place for place in range(1, len(marked)) if random.random() < eagerness]
+    turns = []
+    for start, stop in zip((0, *cuts), (*cuts, len(marked)), strict=True):
+        part = marked[start:stop]
+        listed = part[0] + "".join(random.choice(_BETWEEN) + mark for mark in part[1:])
+        before = random.choice(_AGAIN if turns else _BEFORE)
+        turns.append((before + listed + random.choice(_AFTER), "".join(part)))
+    return tuple(turns)

@@ -1,12 +1,14 @@
 """The torch layers of our own models: packed instances of any size, without padding.
 
 Every layer is called as ``layer(x, context)`` (see ``context.Context``). Initial weights are normal with standard
-deviation 1/sqrt(inputs); projections that end in the residual stream are smaller by sqrt(2 depth).
+deviation 1/sqrt(inputs); projections that end in the residual stream are smaller by 5 sqrt(2 depth), and embeddings
+and the head are small as well, so that a deep model starts nearly as a shallow one and learns from the first steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import sqrt
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +24,20 @@ from ds_dip.models.spec import Layer
 Upstream = Mapping[str, Tensor | tuple[Tensor, ...]]
 
 
-def _linear(inputs: int, outputs: int, bias: bool, depth: int = 0) -> nn.Linear:
+#: Standard deviation of the initial embeddings of tokens and positions.
+_EMBEDDING = 0.2
+
+
+def _linear(inputs: int, outputs: int, bias: bool, scale: float = 1.0) -> nn.Linear:
     layer = nn.Linear(inputs, outputs, bias=bias)
-    nn.init.normal_(layer.weight, std=(inputs * max(1, 2 * depth)) ** -0.5)
+    nn.init.normal_(layer.weight, std=scale / sqrt(inputs))
     if bias:
         nn.init.zeros_(layer.bias)
     return layer
+
+
+def _residual_scale(options: Mapping[str, int]) -> float:
+    return 0.2 / sqrt(2 * options["depth"])
 
 
 class PatchEmbedding(nn.Module):
@@ -39,10 +49,10 @@ class PatchEmbedding(nn.Module):
         (self.field,) = layer.fields
         self.side = o["side"]
         self.project = _linear(o["patch"] ** 2 * o["channels"], o["hidden"], bias=True)
-        self.rows = nn.Parameter(torch.randn(o["side"], o["hidden"]) * 0.5)
-        self.columns = nn.Parameter(torch.randn(o["side"], o["hidden"]) * 0.5)
+        self.rows = nn.Parameter(torch.randn(o["side"], o["hidden"]) * _EMBEDDING)
+        self.columns = nn.Parameter(torch.randn(o["side"], o["hidden"]) * _EMBEDDING)
 
-    def forward(self, x: Upstream, context: Context) -> Tensor:  # noqa: ARG002 -- every layer's signature
+    def forward(self, x: Upstream, context: Context) -> Tensor:
         """Embed the patches of ``field``; takes nothing from upstream."""
         pixels = context.fields[self.field].to(self.project.weight.dtype)
         tokens = context.sizes.tokens
@@ -69,7 +79,7 @@ class Attention(nn.Module):
         self.theta = options.get("rope_theta")
         width = self.heads * self.head_dim
         self.project = _linear(options["hidden"], width + 2 * self.groups * self.head_dim, bias)
-        self.output = _linear(width, options["hidden"], bias, options["depth"])
+        self.output = _linear(width, options["hidden"], bias, _residual_scale(options))
 
     def forward(self, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
         """Mix the rows of each instance."""
@@ -90,7 +100,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = bool(options["gated"])
         self.inner = _linear(options["hidden"], options["ffn"] * (1 + self.gated), bias)
-        self.output = _linear(options["ffn"], options["hidden"], bias, options["depth"])
+        self.output = _linear(options["ffn"], options["hidden"], bias, _residual_scale(options))
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform every row."""
@@ -153,7 +163,7 @@ class TokenEmbedding(nn.Module):
         self.placeholders = {
             name.removeprefix(PLACEHOLDER): token for name, token in layer.options.items() if PLACEHOLDER in name
         }
-        self.weight = nn.Parameter(torch.randn(layer.options["vocabulary"], layer.options["hidden"]))
+        self.weight = nn.Parameter(torch.randn(layer.options["vocabulary"], layer.options["hidden"]) * _EMBEDDING)
 
     def forward(self, x: Upstream, context: Context) -> Tensor:
         """Embed ``tokens``; the i-th placeholder of an upstream module takes the i-th row of its output."""
@@ -179,9 +189,9 @@ class Head(nn.Module):
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         self.norm = rms_norm(layer.options["hidden"])
-        self.project = _linear(layer.options["hidden"], layer.options["vocabulary"], bias=False)
+        self.project = _linear(layer.options["hidden"], layer.options["vocabulary"], bias=False, scale=0.3)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:  # noqa: ARG002 -- every layer's signature
+    def forward(self, x: Tensor, context: Context) -> Tensor:
         """Logits of the next token at every row."""
         logits: Tensor = self.project(self.norm(x))
         return logits
