@@ -46,7 +46,7 @@ class PlannerConfig(_Block):
         3, "an integer of at least 0", "how often a planner that died is started again in one run", ge=0
     )
     nice: int = _setting(10, "an integer from 0 to 19", "niceness of the process; 19 yields most", ge=0, le=19)
-    seed: int = _setting(0, "an integer of at least 0", "seed of everything that the planner draws", ge=0)
+    seed: int = _setting(0, "an integer of at least 0", "seed of the order of samples and of the search", ge=0)
 
 
 class TimeoutConfig(_Block):
