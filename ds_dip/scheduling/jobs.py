@@ -17,6 +17,8 @@ from ds_dip.scheduling.space import space_of
 from ds_dip.scheduling.strategies import choose
 from ds_dip.scheduling.timing import by_rank, flat
 
+FIRST_JOB, LONGEST_JOB = 0.02, 1.0
+"""Seconds that jobs take, about: they grow from the first to the longest."""
 REORDER_COST, DECODE_COST = 12e-9, 150e-9
 """Seconds a task, about: they size jobs, and being constants they keep searches reproducible."""
 

@@ -102,9 +102,109 @@ def permute(
         result = interleave(g, by_priority, started, start, ints, floats, bits)
         heat *= cooling
         chance = (draw(state, 1 << 30) + 1) / (1 << 30)
-        if result <= current - heat * np.log(chance):
+        if 0.0 <= result <= current - heat * np.log(chance):
             current = result
             bundles[:] = trial
+            if result < record:
+                record = result
+                best[:] = trial
+                sequence[:] = started
+                if record <= bound:
+                    return record, used + 1
+    return record, evaluations
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def roll_out(
+    g: Graph,
+    tasks_ptr: Ints32,
+    tasks: Ints32,
+    bundles: Ints32,
+    fixed: int,
+    count: int,
+    best: Ints32,
+    sequence: Ints32,
+    state: Words,
+    ints: Ints32,
+    floats: Floats,
+    bits: Words,
+) -> float:
+    """The best makespan of ``count`` random orders that begin with ``bundles[:fixed]``.
+
+    ``bundles`` is shuffled behind ``fixed``; ``best`` and ``sequence`` receive the best order and
+    its tasks as they start. With everything fixed the one order is scored.
+    """
+    n, many = g.rank.shape[0], bundles.shape[0]
+    by_priority, started = np.empty(n, np.int32), np.empty(n, np.int32)
+    start = np.empty(n)
+    record = np.inf
+    for _ in range(count):
+        for place in range(fixed, many - 1):
+            other = place + draw(state, many - place)
+            bundles[place], bundles[other] = bundles[other], bundles[place]
+        spread(bundles, tasks_ptr, tasks, by_priority)
+        result = interleave(g, by_priority, started, start, ints, floats, bits)
+        if 0.0 <= result < record:
+            record = result
+            best[:] = bundles
+            sequence[:] = started
+    return record
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def permute_same(
+    g: Graph,
+    tasks_ptr: Ints32,
+    tasks: Ints32,
+    table: Ints32,
+    order: Ints32,
+    best: Ints32,
+    sequence: Ints32,
+    evaluations: int,
+    hot: float,
+    cold: float,
+    bound: float,
+    state: Words,
+    ints: Ints32,
+    floats: Floats,
+    bits: Words,
+) -> tuple[float, int]:
+    """Anneal one order of microbatches that every rank follows in every role, in place.
+
+    ``g.chained`` and ``g.waiting`` are overwritten; microbatch m has
+    ``tasks[tasks_ptr[m]:tasks_ptr[m+1]]`` and ``table[role, m]``. Otherwise like ``permute``.
+    """
+    n, many = g.rank.shape[0], order.shape[0]
+    by_priority, started = np.empty(n, np.int32), np.empty(n, np.int32)
+    start = np.empty(n)
+    trial = np.empty(many, np.int32)
+    waiting = g.waiting.copy()
+    record = np.inf
+    current = np.inf
+    cooling = (cold / hot) ** (1.0 / max(1, evaluations))
+    heat = hot
+    for used in range(evaluations):
+        trial[:] = order
+        if used and many > 1:
+            insert(trial, draw(state, many), draw(state, many))
+        spread(trial, tasks_ptr, tasks, by_priority)
+        g.waiting[:] = waiting
+        g.chained[:] = -1
+        for role in range(table.shape[0]):
+            before = -1
+            for microbatch in trial:
+                task = table[role, microbatch]
+                if task >= 0:
+                    if before >= 0:
+                        g.chained[before] = task
+                        g.waiting[task] += 1
+                    before = task
+        result = interleave(g, by_priority, started, start, ints, floats, bits)
+        heat *= cooling
+        chance = (draw(state, 1 << 30) + 1) / (1 << 30)
+        if 0.0 <= result <= current - heat * np.log(chance):
+            current = result
+            order[:] = trial
             if result < record:
                 record = result
                 best[:] = trial

@@ -17,13 +17,23 @@ import numpy as np
 
 from ds_dip.scheduling.arrays import Arrays
 from ds_dip.scheduling.graph import Ints32
-from ds_dip.scheduling.jobs import DECODE_COST, REORDER_COST, Found, bundles_of, decode, evaluate, reorder, restrategize
+from ds_dip.scheduling.jobs import (
+    DECODE_COST,
+    FIRST_JOB,
+    LONGEST_JOB,
+    REORDER_COST,
+    Found,
+    bundles_of,
+    decode,
+    evaluate,
+    reorder,
+    restrategize,
+)
 from ds_dip.scheduling.mirror import mirrored
 from ds_dip.scheduling.problem import InfeasibleError
 from ds_dip.scheduling.timing import flat, interleaving
 
 ELITE = 6
-FIRST_JOB, LONGEST_JOB = 0.02, 1.0
 Progress = Callable[[float, float, int, float], None]
 """Called with the best makespan, the bound, evaluations and seconds so far."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,12 +13,15 @@ from ds_dip.scheduling.admission import admission
 from ds_dip.scheduling.arrays import Arrays, arrays_of
 from ds_dip.scheduling.baselines import BASELINES
 from ds_dip.scheduling.bounds import lower_bound
-from ds_dip.scheduling.problem import InfeasibleError, Problem
+from ds_dip.scheduling.jobs import bundles_of, decode, reorder
+from ds_dip.scheduling.problem import InfeasibleError, Problem, Task
 from ds_dip.scheduling.result import Result, gap_of
+from ds_dip.scheduling.same_order import search_same_order
 from ds_dip.scheduling.schedule import Schedule
 from ds_dip.scheduling.search import Budget, Pool, Portfolio, Progress
 from ds_dip.scheduling.static import BaselineError
 from ds_dip.scheduling.timing import fits, fitting, flat, leanest, positions, schedule_of, starts, timeline
+from ds_dip.scheduling.tree import METHODS, search_orders
 
 
 def solve(
@@ -28,6 +33,7 @@ def solve(
     workers: int = 1,
     warm_start: Schedule | None = None,
     same_order: bool = False,
+    method: str = "portfolio",
     progress: Progress | None = None,
 ) -> Result:
     """Search for a short schedule within memory.
@@ -35,9 +41,14 @@ def solve(
     ``budget`` is seconds, ``evaluations`` complete schedules scored; without either the search has
     one second. With ``evaluations`` alone the answer depends on ``seed`` and ``workers`` only.
     ``warm_start`` is a schedule of this problem to begin with. ``same_order`` keeps microbatches in
-    one order on all ranks. An infeasible problem gives a Result that says why; ProblemError is
+    one order on all ranks. ``method`` is ``portfolio``, or for comparison ``mcts``, ``dfs`` or
+    ``random``, which search segment orders alone. The first call of a process also loads compiled
+    code (under a second, not counted); :func:`warm` does so ahead of time. An infeasible problem gives a Result that says why; ProblemError is
     raised for one that means nothing.
     """
+    if method != "portfolio" and method not in METHODS:
+        raise ValueError(f"method is {method!r}; expected portfolio, {', '.join(METHODS)}")
+    warm()
     began = time.perf_counter()
     if budget is None and evaluations is None:
         budget = 1.0
@@ -47,22 +58,18 @@ def solve(
         arrays = arrays_of(problem)
         start = starting_choices(problem)
     except InfeasibleError as error:
-        return Result(
-            schedule=None,
-            timeline=None,
-            makespan=0.0,
-            lower_bound=bound,
-            bound_name=name,
-            gap=0.0,
-            status="infeasible",
-            evaluations=0,
-            seconds=left.elapsed(),
-            seed=seed,
-            reason=error.reason,
-            sufficient_capacity=error.sufficient_capacity,
-        )
+        return _infeasible(error, (bound, name), left, seed)
     pool = Pool(left)
-    baselines = _baselines(problem, arrays, pool) if not same_order else {}
+    if method != "portfolio":
+        search_orders(method, arrays.with_choices(start[0]), start[0], pool, bound, seed, workers, progress)
+        return _result(arrays, pool, (bound, name), seed, {})
+    if same_order:
+        try:
+            search_same_order(arrays.with_choices(start[0]), start[0], pool, bound, seed, workers, progress)
+        except InfeasibleError as error:
+            return _infeasible(error, (bound, name), left, seed)
+        return _result(arrays, pool, (bound, name), seed, {})
+    baselines = _baselines(problem, arrays, pool)
     if warm_start is not None:
         chosen = arrays.with_choices(warm_start.choices)
         orders = positions(chosen, warm_start)
@@ -70,6 +77,16 @@ def solve(
             pool.add(_makespan(chosen, orders), flat(orders)[0], warm_start.choices)
     Portfolio(arrays, pool, bound, seed, start).run(workers, progress)
     return _result(arrays, pool, (bound, name), seed, baselines)
+
+
+@functools.cache
+def warm() -> None:
+    """Load (on the first use ever: compile) all kernels; about half a second once a process."""
+    task = Task(0, 0, "F", "warm", 0, 0, 0, 0, 1.0)
+    tasks = (task, replace(task, id=1, kind="B"), replace(task, id=2, microbatch=1))
+    arrays = arrays_of(Problem(1, (None,), tasks, ((0, 1, 0.0),)))
+    first = decode(arrays, (), False, bundles_of(arrays).first_come, 1, 1.0, 1.0, 0.0, 0)
+    reorder(arrays, first.sequence, (), 1, 1.0, 1.0, 0.0, 0, 0)
 
 
 def starting_choices(problem: Problem) -> list[tuple[int, ...]]:
@@ -97,6 +114,23 @@ def starting_choices(problem: Problem) -> list[tuple[int, ...]]:
             admission(arrays.with_choices(choices))
             found.append(choices)
     return found
+
+
+def _infeasible(error: InfeasibleError, bound: tuple[float, str], budget: Budget, seed: int) -> Result:
+    return Result(
+        schedule=None,
+        timeline=None,
+        makespan=0.0,
+        lower_bound=bound[0],
+        bound_name=bound[1],
+        gap=0.0,
+        status="infeasible",
+        evaluations=budget.used,
+        seconds=budget.elapsed(),
+        seed=seed,
+        reason=error.reason,
+        sufficient_capacity=error.sufficient_capacity,
+    )
 
 
 def _baselines(problem: Problem, arrays: Arrays, pool: Pool) -> dict[str, float | str]:
