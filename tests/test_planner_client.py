@@ -117,7 +117,7 @@ def test_a_stopped_planner_costs_one_deadline_and_plans_again_when_it_goes_on(st
 
 
 def test_a_planner_that_stays_silent_is_started_again(start: Start) -> None:
-    client = start(silent_s=1.0)
+    client = start(silent_s=3.0)
     assert client.ready(PATIENCE, plans=3)
     process = process_of(client)
     process.suspend()

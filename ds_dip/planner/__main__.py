@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from typing import Any
 
 from ds_dip.costs.corrections import Corrections, Fit
@@ -84,11 +85,17 @@ def main() -> None:
     """Serve the leader at the other end of the inherited descriptor."""
     descriptor, parent = map(int, sys.argv[1:3])
     die_with(parent)
-    wire = Wire(socket.socket(fileno=descriptor))
+    wire, status = Wire(socket.socket(fileno=descriptor)), 0
     try:
         serve(wire)
     except WireError as error:
         print(f"planner {os.getpid()}: {error}", file=sys.stderr)  # noqa: T201  # standard error is the log file
+    except BaseException:  # noqa: BLE001  # the process ends either way; its log says why
+        traceback.print_exc()
+        status = 1
+    sys.stderr.flush()
+    # At once: the leader hears of the connection's end and of the process's in the same moment.
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from ds_dip.planner.wire import GarbageError, Wire, WireError
 CAUSES = ("late", "dead", "starting", "refused", "failed")
 #: Seconds before a restart: the first, doubled each time that no plan came in between, and the longest.
 BACK_OFF = (0.1, 30.0)
-#: Seconds that a starting process may say nothing at least: it imports and opens the dataset.
+#: Seconds that a process may say nothing at least until its first plan: it imports, opens the dataset, compiles.
 START = 60.0
 #: Seconds between two looks at a process that says nothing.
 _LOOK = 0.25
@@ -98,7 +98,8 @@ class PlannerClient:
         self._wanted = self._next = first_step
         #: Why nothing can be expected now: (cause, sentence), or None while the process works.
         self._down: tuple[str, str] | None = None
-        self._ready = self._stalled = False
+        #: The process works, has sent a plan, has let a deadline pass and said nothing since.
+        self._ready = self._settled = self._stalled = False
         self._heard = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
         self._wire: Wire | None = None
@@ -217,7 +218,7 @@ class PlannerClient:
             with self._changed:
                 self._refused += cause == "refused"
                 last = self._limit is not None and self._restarts >= self._limit
-                self._ready = False
+                self._ready = self._settled = False
                 why = reason if cause == "refused" else f"the planner {ended} ({reason})"
                 self._down = (cause, f"{why}; it was restarted {self._restarts} times, no more" if last else why)
                 self._changed.notify_all()
@@ -267,7 +268,7 @@ class PlannerClient:
                 raise WireError("its connection was left open")
             with self._changed:
                 silence = time.monotonic() - self._heard
-                patience = self._silent if self._ready else max(self._silent, START)
+                patience = self._silent if self._settled else max(self._silent, START)
                 if silence > patience and self._owed():
                     raise WireError(f"it owed a plan and said nothing for {silence:.0f} s")
             return
@@ -278,6 +279,7 @@ class PlannerClient:
                 self._down, self._ready = None, True
             if plan is not None:
                 self._count += 1
+                self._settled = True
                 self._seconds.append(float(message[2]))
                 if plan.step < self._wanted:
                     self._dropped += 1
@@ -313,7 +315,7 @@ class PlannerClient:
             return "could not be started"
         try:
             # A process that closed its end by dying needs a moment to say how.
-            code = process.wait(0.2)
+            code = process.wait(1.0)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
