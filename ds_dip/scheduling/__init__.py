@@ -3,15 +3,23 @@
 It knows nothing of models or torch, so it serves other trainers too.
 """
 
-from ds_dip.scheduling.baselines import BASELINES, gpipe, interleaved_1f1b, one_f_one_b
+from ds_dip.scheduling.baselines import (
+    BASELINES,
+    coarse_optimus,
+    gpipe,
+    interleaved_1f1b,
+    one_f_one_b,
+    static_plan,
+    zb_h1,
+)
 from ds_dip.scheduling.bounds import lower_bound
 from ds_dip.scheduling.plan import Plan
 from ds_dip.scheduling.problem import Choice, InfeasibleError, Pair, Problem, ProblemError, ScheduleError, Task
 from ds_dip.scheduling.result import Result
 from ds_dip.scheduling.schedule import Schedule, Timeline
-from ds_dip.scheduling.solving import solve
+from ds_dip.scheduling.solving import solve, warm
 from ds_dip.scheduling.static import BaselineError
-from ds_dip.scheduling.timing import interleave, retime
+from ds_dip.scheduling.timing import interleave, retime, retime_many
 from ds_dip.scheduling.verify import verify
 
 __all__ = [
@@ -28,12 +36,17 @@ __all__ = [
     "ScheduleError",
     "Task",
     "Timeline",
+    "coarse_optimus",
     "gpipe",
     "interleave",
     "interleaved_1f1b",
     "lower_bound",
     "one_f_one_b",
     "retime",
+    "retime_many",
     "solve",
+    "static_plan",
     "verify",
+    "warm",
+    "zb_h1",
 ]

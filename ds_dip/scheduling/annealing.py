@@ -6,14 +6,15 @@ order alone. Importing this module imports numba.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from ds_dip.scheduling.arrays import Floats
 from ds_dip.scheduling.graph import Ints32
-from ds_dip.scheduling.kernels import Words, retime
+from ds_dip.scheduling.kernels import retime
+from ds_dip.scheduling.queueing import Words
 
 
 class Space(NamedTuple):
@@ -45,7 +46,7 @@ class Space(NamedTuple):
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
-def draw(state: Words, bound: int) -> int:
+def draw(state: Words, bound: int) -> Any:
     """A pseudo-random integer below ``bound`` (xorshift64*)."""
     word = state[0]
     word ^= word >> np.uint64(12)

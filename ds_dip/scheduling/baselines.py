@@ -10,7 +10,15 @@ import numpy as np
 from ds_dip.scheduling.arrays import Arrays, Ints, arrays_of
 from ds_dip.scheduling.problem import InfeasibleError, Problem, ScheduleError
 from ds_dip.scheduling.schedule import Schedule
-from ds_dip.scheduling.static import BaselineError, in_flight, interleaved_order, list_order, phased, stages
+from ds_dip.scheduling.static import (
+    BaselineError,
+    in_flight,
+    interleaved_order,
+    list_order,
+    phased,
+    stages,
+    zero_bubble_order,
+)
 from ds_dip.scheduling.timing import Orders, first_come, fits, leanest, peaks, schedule_of, starts
 
 FORWARD, WEIGHT = 0, 2
@@ -49,7 +57,7 @@ def coarse_optimus(problem: Problem) -> Schedule:
         last = arrays.module[np.argmax(arrays.depth * (arrays.kind == FORWARD))]
         encoder = arrays.module != last
         rank_of = np.where(arrays.kind == FORWARD, np.where(encoder, 0, 1), np.where(encoder, 2, 1))
-        backbone = list_order(arrays, arrays.priority, in_flight(arrays, ~encoder), ~encoder)
+        backbone = list_order(arrays, arrays.priority, in_flight(arrays, ~encoder), mask=~encoder)
         place = np.zeros(arrays.n, dtype=np.int64)
         for order in backbone:
             place[order] = np.arange(len(order))
@@ -73,12 +81,16 @@ def static_plan(problem: Problem) -> Schedule:
 
 
 def zb_h1(problem: Problem) -> Schedule:
-    """ZB-H1-like: 1F1B whose weight gradients (W tasks) fill the time in which nothing else is ready."""
+    """ZB-H1-like: 1F1B whose weight gradients (W tasks) come later the later the rank.
+
+    They fill the time in which the last ranks would wait; every rank keeps about as many
+    microbatches as the first rank of 1F1B does.
+    """
 
     def orders(arrays: Arrays) -> Orders:
         if not (arrays.kind == WEIGHT).any():
             raise BaselineError("ZB-H1 needs weight-gradient tasks; split the backwards into B and W")
-        return list_order(arrays, arrays.priority, in_flight(arrays))
+        return zero_bubble_order(arrays)
 
     return _fitting(problem, "ZB-H1", orders)
 

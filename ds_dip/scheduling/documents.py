@@ -142,14 +142,21 @@ def _task(path: str | Path, position: int, row: Any) -> Task:
     if not isinstance(row, dict):
         raise _wrong(path, where, row, "an object")
     _known(path, where, row, tuple(Task.__slots__))
+    identity = {name: _field(path, where, row, name, int) for name in _INTEGERS}
+    numbers = {name: _number(path, f"{where}.{name}", row.get(name, 0.0)) for name in _NUMBERS}
     return Task(
-        **{name: _field(path, where, row, name, int) for name in _INTEGERS},
+        id=identity["id"],
+        rank=identity["rank"],
+        segment=identity["segment"],
+        microbatch=identity["microbatch"],
         kind=_field(path, where, row, "kind", str),
         module=_field(path, where, row, "module", str),
         chunk=_field(path, where, row, "chunk", int) if "chunk" in row else -1,
         sub=_field(path, where, row, "sub", int) if "sub" in row else 0,
         duration=_number(path, f"{where}.duration", row.get("duration")),
-        **{name: _number(path, f"{where}.{name}", row.get(name, 0.0)) for name in _NUMBERS},
+        acquire=numbers["acquire"],
+        release=numbers["release"],
+        tail=numbers["tail"],
     )
 
 

@@ -35,7 +35,7 @@ def prove(problem: Problem, result: Result, seconds: float, workers: int = 1) ->
     began = time.perf_counter()
     arrays = arrays_of(problem).with_choices(result.schedule.choices)
     scale = _scale(arrays, result.makespan)
-    model, starts, makespan = _model(cp_model, arrays, scale, result)
+    model, starts = _model(cp_model, arrays, scale, result)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = workers
@@ -77,7 +77,7 @@ def _scale(arrays: Arrays, makespan: float) -> float:
     return 1.0 if whole else UNITS / max(makespan, 1e-300)
 
 
-def _model(cp_model: Any, arrays: Arrays, scale: float, result: Result) -> tuple[Any, list[Any], Any]:
+def _model(cp_model: Any, arrays: Arrays, scale: float, result: Result) -> tuple[Any, list[Any]]:
     """Starts as variables; ranks without overlap; memory as cumulative residences; the hint."""
 
     def whole(value: float) -> int:
@@ -102,7 +102,7 @@ def _model(cp_model: Any, arrays: Arrays, scale: float, result: Result) -> tuple
     for task, number in enumerate(arrays.id.tolist()):
         model.AddHint(starts[task], whole(begin[number]))
     model.AddHint(makespan, horizon)
-    return model, starts, makespan
+    return model, starts
 
 
 def _memory(model: Any, arrays: Arrays, starts: list[Any], duration: list[int], horizon: int) -> None:

@@ -130,7 +130,7 @@ def decode(
     seed: int,
 ) -> Found:
     """Anneal priorities decoded by the dual queue, on the problem or (``backwards``) its mirror."""
-    from ds_dip.scheduling import kernels, permuting
+    from ds_dip.scheduling import permuting, queueing
 
     arrays = arrays.with_choices(choices)
     side = mirrored(arrays) if backwards else arrays
@@ -151,7 +151,7 @@ def decode(
         cold,
         bound,
         seeded(seed),
-        *kernels.scratch(graph),
+        *queueing.scratch(graph),
     )
     if not np.isfinite(makespan):
         return Found(np.inf, sequence, choices, used)

@@ -11,7 +11,7 @@ from numba import njit
 from ds_dip.scheduling.annealing import draw
 from ds_dip.scheduling.arrays import Floats
 from ds_dip.scheduling.graph import Graph, Ints32
-from ds_dip.scheduling.kernels import Words, interleave
+from ds_dip.scheduling.queueing import Words, interleave
 
 
 @njit(cache=True, nogil=True, boundscheck=False)

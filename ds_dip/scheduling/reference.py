@@ -18,31 +18,39 @@ def retime(arrays: Arrays, orders: Sequence[Sequence[int]]) -> list[float]:
 
     Raises ScheduleError where the orders and the edges form a cycle.
     """
+    start, end = [0.0] * arrays.n, [0.0] * arrays.n
+    ahead = {task: before for order in orders for before, task in itertools.pairwise(order)}
+    for task in topological(arrays, orders):
+        if task in ahead:
+            start[task] = end[ahead[task]]
+        for edge in range(arrays.pred_ptr[task], arrays.pred_ptr[task + 1]):
+            start[task] = max(start[task], end[arrays.pred[edge]] + float(arrays.pred_delay[edge]))
+        end[task] = start[task] + float(arrays.duration[task])
+    return start
+
+
+def topological(arrays: Arrays, orders: Sequence[Sequence[int]]) -> list[int]:
+    """One order of all tasks that agrees with the edges and every rank's order.
+
+    Raises ScheduleError where there is none.
+    """
     waiting = [int(arrays.pred_ptr[task + 1] - arrays.pred_ptr[task]) for task in range(arrays.n)]
-    following = [-1] * arrays.n
-    for order in orders:
-        for task, after in itertools.pairwise(order):
-            following[task] = after
-            waiting[after] += 1
-    start = [0.0] * arrays.n
+    following = {before: task for order in orders for before, task in itertools.pairwise(order)}
+    for task in following.values():
+        waiting[task] += 1
     ready = [task for task in range(arrays.n) if not waiting[task]]
     for task in ready:
-        end = start[task] + float(arrays.duration[task])
-        targets = [
-            (int(arrays.succ[edge]), float(arrays.succ_delay[edge]))
-            for edge in range(arrays.succ_ptr[task], arrays.succ_ptr[task + 1])
-        ]
-        if following[task] >= 0:
-            targets.append((following[task], 0.0))
-        for target, delay in targets:
-            start[target] = max(start[target], end + delay)
+        targets = arrays.succ[arrays.succ_ptr[task] : arrays.succ_ptr[task + 1]].tolist()
+        if task in following:
+            targets.append(following[task])
+        for target in targets:
             waiting[target] -= 1
             if not waiting[target]:
                 ready.append(target)
     if len(ready) < arrays.n:
         stuck = sorted(int(arrays.id[task]) for task in range(arrays.n) if waiting[task])[:8]
         raise ScheduleError(f"the order contradicts the edges around tasks {', '.join(map(str, stuck))}; reorder them")
-    return start
+    return ready
 
 
 class Interleaver:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
@@ -48,8 +49,8 @@ def search_same_order(
             count = max(1, min(left, int(share / (DECODE_COST * arrays.n + 1e-6))))
             heat = draws.choice((0.003, 0.01, 0.03)) * (pool.best if rounds else bound)
             order = held[1]
-            jobs = [(draws.getrandbits(62), count, heat) for _ in range(workers)]
-            for found in threads.map(lambda job, order=order: _permute(arrays, choices, order, *job, bound), jobs):
+            ask = partial(_permute, arrays, choices, order, count, heat, bound)
+            for found in threads.map(ask, [draws.getrandbits(62) for _ in range(workers)]):
                 budget.used += found.evaluations
                 pool.add(found.makespan, found.sequence, choices)
                 if found.bundles is not None and found.makespan < held[0]:
@@ -65,9 +66,9 @@ def search_same_order(
 
 
 def _permute(
-    arrays: Arrays, choices: tuple[int, ...], order: Ints32, seed: int, count: int, heat: float, bound: float
+    arrays: Arrays, choices: tuple[int, ...], order: Ints32, count: int, heat: float, bound: float, seed: int
 ) -> Found:
-    from ds_dip.scheduling import kernels, permuting
+    from ds_dip.scheduling import permuting, queueing
 
     shared = graph_of(arrays)
     graph = shared._replace(chained=shared.chained.copy(), waiting=shared.waiting.copy())
@@ -88,7 +89,7 @@ def _permute(
         heat / 20,
         bound * (1 + 1e-9),
         seeded(seed),
-        *kernels.scratch(graph),
+        *queueing.scratch(graph),
     )
     if not np.isfinite(makespan):
         return Found(np.inf, sequence, choices, used)

@@ -43,8 +43,8 @@ def solve(
     ``warm_start`` is a schedule of this problem to begin with. ``same_order`` keeps microbatches in
     one order on all ranks. ``method`` is ``portfolio``, or for comparison ``mcts``, ``dfs`` or
     ``random``, which search segment orders alone. The first call of a process also loads compiled
-    code (under a second, not counted); :func:`warm` does so ahead of time. An infeasible problem gives a Result that says why; ProblemError is
-    raised for one that means nothing.
+    code (under a second, not counted); :func:`warm` does so ahead of time. An infeasible problem
+    gives a Result that says why; ProblemError is raised for one that means nothing.
     """
     if method != "portfolio" and method not in METHODS:
         raise ValueError(f"method is {method!r}; expected portfolio, {', '.join(METHODS)}")

@@ -207,3 +207,26 @@ def _order(slots: Slots, rank: int, places: list[tuple[int, int]], sizes: tuple[
         order += [ahead, back]
     order += backward[len(forward) - warm :]
     return [task for slot in order for task in slot]
+
+
+def zero_bubble_order(arrays: Arrays) -> list[list[int]]:
+    """ZB-H1: 1F1B in which rank r's weight gradients come r microbatches after their backwards."""
+    own = chain(arrays)
+    if max(map(len, own)) > 1:
+        raise BaselineError("ranks hold several chunks; it needs one on each")
+    count = len(set(arrays.microbatch.tolist()))
+    slots = _slots(arrays, own)
+    last = max((places[0][0] for places in own if places), default=0)
+    orders = []
+    for rank, places in enumerate(own):
+        order: list[int] = []
+        behind = places[0][0] if places else 0
+        for step in range(-(last - behind), count + behind):
+            ahead = slots.get((rank, False, 0, step + last - behind), [])
+            both = slots.get((rank, True, 0, step), [])
+            late = slots.get((rank, True, 0, step - behind), [])
+            order += ahead
+            order += [task for task in both if arrays.kind[task] != WEIGHT]
+            order += [task for task in late if arrays.kind[task] == WEIGHT]
+        orders.append(order)
+    return orders

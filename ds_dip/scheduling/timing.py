@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +47,67 @@ def first_come(arrays: Arrays) -> Orders:
 
 def interleaving(arrays: Arrays, priority: Ints) -> Orders:
     """Orders of the dual-queue interleaving; lower priorities go first. Raises InfeasibleError."""
-    from ds_dip.scheduling import kernels
+    from ds_dip.scheduling import queueing
 
     graph = graph_of(arrays)
     sequence, start = np.empty(arrays.n, dtype=np.int32), np.empty(arrays.n)
     by_priority = np.argsort(priority, kind="stable").astype(np.int32)
-    if kernels.interleave(graph, by_priority, sequence, start, *kernels.scratch(graph)) < 0:
+    if queueing.interleave(graph, by_priority, sequence, start, *queueing.scratch(graph)) < 0:
         raise RuntimeError("the interleaving got stuck, which its admission rule excludes; please report this problem")
     return by_rank(arrays, sequence)
+
+
+def retime_many(problem: Problem, schedule: Schedule, durations: Floats) -> Floats:
+    """Makespans (k,) of one schedule under k duration vectors: ``durations`` (tasks, k), rows as in the problem.
+
+    The order stays as it is, so this tells how a plan fares when stages take longer or shorter.
+    Raises ScheduleError like :func:`retime`, ValueError for another shape.
+    """
+    from ds_dip.scheduling import kernels
+
+    arrays = arrays_of(problem).with_choices(schedule.choices)
+    if durations.ndim != 2 or len(durations) != arrays.n:
+        raise ValueError(f"durations have shape {durations.shape}, expected ({arrays.n}, k)")
+    place = {task.id: row for row, task in enumerate(problem.tasks)}
+    steps = fixed(arrays, positions(arrays, schedule))
+    rows = np.array([place[task] for task in arrays.id[steps.task].tolist()], dtype=np.int64)
+    makespan = np.empty(durations.shape[1])
+    ordered = np.ascontiguousarray(durations[rows], dtype=np.float64)
+    kernels.retime_many(steps.pointer, steps.before, steps.delay, ordered, steps.tail, np.empty_like(ordered), makespan)
+    return makespan
+
+
+class Steps(NamedTuple):
+    """A fixed order as steps: ``task`` (n,) in a topological order, and the steps each one waits for."""
+
+    task: Ints
+    pointer: NDArray[np.int32]
+    before: NDArray[np.int32]
+    delay: Floats
+    tail: Floats
+
+
+def fixed(arrays: Arrays, orders: Sequence[Sequence[int]]) -> Steps:
+    """Steps of orders by position; raises ScheduleError on a cycle."""
+    task = np.array(reference.topological(arrays, orders), dtype=np.int64)
+    step = np.empty(arrays.n, dtype=np.int64)
+    step[task] = np.arange(arrays.n)
+    ahead = np.full(arrays.n, -1, dtype=np.int64)
+    for order in orders:
+        ahead[order[1:]] = order[:-1]
+    waits: list[list[tuple[int, float]]] = []
+    for own in task.tolist():
+        edges = range(arrays.pred_ptr[own], arrays.pred_ptr[own + 1])
+        found = [(int(step[arrays.pred[edge]]), float(arrays.pred_delay[edge])) for edge in edges]
+        waits.append(found if ahead[own] < 0 else [(int(step[ahead[own]]), 0.0), *found])
+    flattened = [entry for found in waits for entry in found]
+    return Steps(
+        task,
+        np.cumsum([0, *map(len, waits)]).astype(np.int32),
+        np.array([entry[0] for entry in flattened], dtype=np.int32),
+        np.array([entry[1] for entry in flattened], dtype=np.float64),
+        arrays.tail[task],
+    )
 
 
 def starts(arrays: Arrays, orders: Sequence[Sequence[int]]) -> Floats:

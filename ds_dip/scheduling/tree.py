@@ -38,9 +38,13 @@ class Position:
 class Method(Protocol):
     """Asks for positions, one a worker (none when it is done), and is told their best makespans."""
 
-    def ask(self, count: int) -> list[Position]: ...
+    def ask(self, count: int) -> list[Position]:
+        """The next positions to score, at most ``count``."""
+        ...
 
-    def tell(self, makespans: list[float]) -> None: ...
+    def tell(self, makespans: list[float]) -> None:
+        """The best makespan found at each position asked for."""
+        ...
 
 
 class RandomOrders:
@@ -186,12 +190,12 @@ def search_orders(
 
 
 def _roll_out(arrays: Arrays, choices: tuple[int, ...], position: Position, seed: int) -> Found:
-    from ds_dip.scheduling import kernels, permuting
+    from ds_dip.scheduling import permuting, queueing
 
     graph, held = graph_of(arrays), bundles_of(arrays)
     order = np.array(position.order, dtype=np.int32)
     best, sequence = order.copy(), np.empty(arrays.n, dtype=np.int32)
-    room = kernels.scratch(graph)
+    room = queueing.scratch(graph)
     makespan = permuting.roll_out(
         graph, held.pointer, held.tasks, order, position.fixed, position.count, best, sequence, seeded(seed), *room
     )
