@@ -81,6 +81,20 @@ if [[ -z "${DS_ACCELERATOR:-}" && "$(nvidia-smi -L 2>/dev/null | wc -l)" -lt 2 ]
     export DS_ACCELERATOR=cpu
 fi
 
+# DeepSpeed compiles an operation for the CPU when it is first used. Here it is compiled ahead, for this
+# environment alone: a build that was interrupted leaves a lock that every later run would wait for.
+export TORCH_EXTENSIONS_DIR="$DS_DIP_ROOT/.venv/torch_extensions"
+build_operations() {
+    [[ "${DS_ACCELERATOR:-}" == cpu && ! -e "$TORCH_EXTENSIONS_DIR/deepspeed_shm_comm/deepspeed_shm_comm.so" ]] || return 0
+    echo "setup: compiling DeepSpeed's operation for the CPU"
+    rm -f "$TORCH_EXTENSIONS_DIR/deepspeed_shm_comm/lock"
+    timeout 900 python -c 'from deepspeed.comm.torch import build_shm_op; build_shm_op()' >"$DS_DIP_ROOT/.venv/build.log" 2>&1 || {
+        tail -n 20 "$DS_DIP_ROOT/.venv/build.log" >&2
+        setup_fail "DeepSpeed's operation could not be compiled; install a C++ compiler (g++) and run again"
+    }
+}
+build_operations
+
 # DeepSpeed's shared-memory buffers outlive a run on the CPU: 66 MB a rank and port.
 remove_buffers() {
     rm -f /dev/shm/deepspeed_allreduce_buffer_*_"$1"_*
