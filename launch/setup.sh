@@ -31,7 +31,7 @@ setup_environment() {
         setup_fail "$python is $("$python" --version 2>&1), needed is 3.10 or newer; set PYTHON to one"
 
     local stamp="$venv/.ds_dip-setup" wanted
-    wanted="$(cd "$DS_DIP_ROOT" && cat setup.cfg pyproject.toml launch/constraints.txt launch/setup.sh | sha256sum)"
+    wanted="$(cd "$DS_DIP_ROOT" && cat setup.cfg launch/constraints.txt | sha256sum)"
     wanted="${wanted%% *} $DS_DIP_ROOT"
     if [[ -x "$venv/bin/python" && "$(cat "$stamp" 2>/dev/null)" == "$wanted" ]]; then
         return 0
