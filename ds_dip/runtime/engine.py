@@ -7,7 +7,7 @@ its reduction, ZeRO-1, bf16 and fp16, checkpoints and the monitor stay DeepSpeed
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -20,38 +20,18 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from typing_extensions import Self
 
 from ds_dip.config import DIPConfig
-from ds_dip.data import Dataset, SampleMetadata, collate
+from ds_dip.data import Dataset, SampleMetadata
 from ds_dip.models.context import Context
 from ds_dip.models.partition import Chunk
 from ds_dip.planner import PlanSource, StepPlan
-from ds_dip.planning.batch import Microbatch
 from ds_dip.programs.program import Instruction
 from ds_dip.runtime.executor import Executor
+from ds_dip.runtime.feed import Feed
+from ds_dip.runtime.instructions import Execute, ProgramSchedule
 from ds_dip.runtime.links import LinkTransport, links_of
 from ds_dip.runtime.measure import Measured, Measurer
 from ds_dip.runtime.module import DIPModule
-
-
-class Execute(schedule.PipeInstruction):
-    """One instruction of a Program, in DeepSpeed's instruction stream."""
-
-
-class ProgramSchedule(schedule.PipeSchedule):
-    """A Program's instructions followed by DeepSpeed's own for the end of a batch."""
-
-    def __init__(self, instructions: Sequence[Instruction], end: Sequence[schedule.PipeInstruction], **kwargs: Any):
-        super().__init__(**kwargs)
-        self._instructions, self._end = instructions, end
-
-    def steps(self) -> Iterator[list[schedule.PipeInstruction]]:
-        """One list an instruction, then the end of the batch."""
-        for instruction in self._instructions:
-            yield [Execute(instruction=instruction)]
-        yield list(self._end)
-
-    def num_pipe_buffers(self) -> int:
-        """None: tensors are kept by stage."""
-        return 0
+from ds_dip.runtime.monitor import scalars
 
 
 class DIPEngine(PipelineEngine):
@@ -65,7 +45,6 @@ class DIPEngine(PipelineEngine):
         self._started = self.closed = False
         super().__init__(*args, **kwargs)
         self.dip, self.plans, self.dataset = dip, plans, dataset
-        self._loaded_from = dataset
         self.plan: StepPlan | None = None
         self.measured: Measured | None = None
         self.module: DIPModule
@@ -75,6 +54,7 @@ class DIPEngine(PipelineEngine):
             [topology.get_rank(pipe=stage, data=replica) for stage in range(partition.ranks)]
             for replica in range(self.grid.data_parallel_size)
         ]
+        self._feed = Feed(model, torch.device(self.device), self.dtype_of)
         self._links = LinkTransport(
             links_of(model, partition),
             replicas,
@@ -83,14 +63,14 @@ class DIPEngine(PipelineEngine):
             device=torch.device(self.device),
             dtype=self.dtype_of,
             deadline_s=dip.timeouts.rank_s,
-            checked=dip.checked,
+            content=self._feed.content if dip.checked else None,
         )
         self._executor = Executor(
             model,
             partition,
             _EngineCompute(self),
             self._links,
-            self._load,
+            self._feed.load,
             device=torch.device(self.device),
             dtype=self.dtype_of,
         )
@@ -125,12 +105,13 @@ class DIPEngine(PipelineEngine):
                 "ds_dip.initialize() a DatasetReference as training_data and call train_batch() without arguments"
             )
         began = time.monotonic()
-        self._loaded_from = self.dataset
         self.plan = self.plans.next(self.global_steps)
         planned = time.monotonic()
         loss: torch.Tensor = super().train_batch()
         self.measured = self._measurer.gather(self.plan, self._executor.intervals, began, planned)
         self.plans.measured(self.measured)
+        if self.global_rank == 0 and self.monitor.enabled:
+            self.monitor.write_events(scalars(self.plan, self.measured, self.plans.statistics(), self.global_samples))
         return loss
 
     def eval_batch(
@@ -147,9 +128,9 @@ class DIPEngine(PipelineEngine):
         """
         plan = self.plans.evaluation(samples)
         self.module.eval()
-        self._loaded_from = self.dataset if dataset is None else dataset
         with torch.no_grad():
-            self._run(plan, ProgramSchedule(self._instructions(plan), [], **self._schedule_arguments()), return_logits)
+            steps = ProgramSchedule(self._instructions(plan), [], **self._schedule_arguments())
+            self._run(plan, steps, self.dataset if dataset is None else dataset, return_logits)
             loss: torch.Tensor = self._aggregate_total_loss()
         return (loss, self._logits(plan)) if return_logits else loss
 
@@ -174,11 +155,12 @@ class DIPEngine(PipelineEngine):
 
     def _exec_schedule(self, pipe_schedule: ProgramSchedule) -> None:
         assert self.plan is not None
-        self._run(self.plan, pipe_schedule)
+        self._run(self.plan, pipe_schedule, self.dataset)
 
-    def _run(self, plan: StepPlan, steps: ProgramSchedule, keep_logits: bool = False) -> None:
+    def _run(self, plan: StepPlan, steps: ProgramSchedule, dataset: Dataset, keep_logits: bool = False) -> None:
         """Run a plan's program of this rank; afterwards ``total_loss`` is what DeepSpeed's aggregation expects."""
         self._links.step = plan.step
+        self._feed.begin(dataset, plan.batch)
         replicas = self.grid.data_parallel_size
         #: DeepSpeed divides by the accumulation steps and averages over replicas.
         self._loss_scale = self.gradient_accumulation_steps() * replicas / plan.batch.loss_count
@@ -193,16 +175,6 @@ class DIPEngine(PipelineEngine):
         self._executor.finish()
         total = self._executor.loss_sum
         self.total_loss = torch.zeros((), device=self.device) if total is None else total.float() * self._loss_scale
-
-    def _load(
-        self, microbatch: Microbatch, module: str, fields: tuple[str, ...], start: int, stop: int
-    ) -> Mapping[str, torch.Tensor]:
-        arrays = collate(self._loaded_from, microbatch.samples, module, fields, start, stop)
-        tensors = {}
-        for name, array in arrays.items():
-            tensor = torch.from_numpy(array).to(self.device, non_blocking=True)
-            tensors[name] = tensor.to(self.dtype_of("compute")) if tensor.is_floating_point() else tensor
-        return tensors
 
     def backward_loss(self, loss: torch.Tensor) -> None:
         """Backward from a summed loss through DeepSpeed's own path (loss scaling, bf16 accumulation)."""
@@ -272,7 +244,17 @@ class DIPEngine(PipelineEngine):
 
     def release(self) -> None:
         """Drop what holds process groups and hooks, so that it is gone before the interpreter ends."""
-        for name in ("_executor", "_links", "_measurer", "optimizer", "basic_optimizer", "module", "grid", "mpu"):
+        for name in (
+            "_executor",
+            "_links",
+            "_feed",
+            "_measurer",
+            "optimizer",
+            "basic_optimizer",
+            "module",
+            "grid",
+            "mpu",
+        ):
             self.__dict__.pop(name, None)
         self._modules.clear()
 

@@ -19,8 +19,8 @@ from ds_dip.models.spec import Model
 from ds_dip.programs.program import Message
 from ds_dip.runtime.transport import TransportError, describe
 
-#: A header's numbers: step, message id, tensors, elements; compared in checked mode.
-_HEADER = 4
+#: A header's numbers in checked mode: step, message, tensors, elements, and a hash of the microbatch's content.
+_HEADER = 5
 
 
 def links_of(model: Model, partition: Partition) -> tuple[tuple[int, int], ...]:
@@ -41,7 +41,8 @@ class LinkTransport:
 
     ``replicas`` lists the global ranks of every replica's pipeline. All processes make the groups
     of all replicas in one global order and pass one element through each link of their own, so
-    that communicators exist before training starts.
+    that communicators exist before training starts. ``content`` hashes a microbatch as this rank
+    loads it; with it, messages are checked: a header goes first and is compared.
     """
 
     def __init__(
@@ -54,10 +55,10 @@ class LinkTransport:
         device: torch.device,
         dtype: Callable[[str], torch.dtype],
         deadline_s: float,
-        checked: bool = False,
+        content: Callable[[int], int] | None = None,
     ) -> None:
         self._ranks, self._device, self._dtype = replicas[replica], device, dtype
-        self._deadline, self._checked = timedelta(seconds=deadline_s), checked
+        self._deadline, self._content = timedelta(seconds=deadline_s), content
         self.step = 0
         self._groups: dict[tuple[int, int], Any] = {}
         self._sends: dict[int, tuple[list[Any], list[torch.Tensor]]] = {}
@@ -79,10 +80,10 @@ class LinkTransport:
             dist.irecv(token, self._ranks[link[0]], group=self._groups[link]).wait()
 
     def post_send(self, message: Message, tensors: Sequence[torch.Tensor]) -> None:
-        """Start sending; with ``checked`` a header goes first."""
+        """Start sending; a checked message's header goes first."""
         group, peer = self._groups[message.sender, message.receiver], self._ranks[message.receiver]
         parcels = [tensor.contiguous() for tensor in tensors]
-        if self._checked:
+        if self._content is not None:
             parcels.insert(0, self._header(message))
         self._sends[message.id] = ([dist.isend(parcel, peer, group=group) for parcel in parcels], parcels)
 
@@ -90,20 +91,17 @@ class LinkTransport:
         """Start receiving into fresh buffers."""
         group, peer = self._groups[message.sender, message.receiver], self._ranks[message.sender]
         buffers = [torch.empty(shape, dtype=self._dtype(name), device=self._device) for shape, name in message.tensors]
-        header = torch.empty(_HEADER, dtype=torch.int64, device=self._device) if self._checked else None
+        header = torch.empty(_HEADER, dtype=torch.int64, device=self._device) if self._content else None
         parcels = buffers if header is None else [header, *buffers]
         works = [dist.irecv(parcel, peer, group=group) for parcel in parcels]
         self._receives[message.id] = (works, buffers, header)
 
     def wait_receive(self, message: Message) -> list[torch.Tensor]:
-        """The tensors, once they have arrived; with ``checked`` the header must be this message's."""
+        """The tensors, once they have arrived; a checked message's header must be what this rank expects."""
         works, buffers, header = self._receives.pop(message.id)
         self._wait(works, message, f"rank {self._ranks[message.sender]} has not sent it")
-        if header is not None and header.tolist() != self._header(message).tolist():
-            raise TransportError(
-                f"{describe(message)}: the header says step, id, tensors, elements {header.tolist()}, expected "
-                f"{self._header(message).tolist()}; the two ranks run different plans"
-            )
+        if header is not None:
+            self._compare(header.tolist(), self._header(message).tolist(), message)
         return buffers
 
     def wait_send(self, message: Message) -> None:
@@ -122,9 +120,23 @@ class LinkTransport:
             ) from error
 
     def _header(self, message: Message) -> torch.Tensor:
+        assert self._content is not None
         elements = sum(torch.Size(shape).numel() for shape, _ in message.tensors)
-        numbers = [self.step, message.id, len(message.tensors), elements]
+        content = self._content(message.source.microbatch)
+        numbers = [self.step, message.id, len(message.tensors), elements, content]
         return torch.tensor(numbers, dtype=torch.int64, device=self._device)
+
+    def _compare(self, found: list[int], expected: list[int], message: Message) -> None:
+        if found[:-1] != expected[:-1]:
+            raise TransportError(
+                f"{describe(message)}: the header says step, id, tensors, elements {found[:-1]}, expected "
+                f"{expected[:-1]}; the two ranks run different plans"
+            )
+        if found != expected:
+            raise TransportError(
+                f"{describe(message)}: ranks {self._ranks[message.sender]} and {self._ranks[message.receiver]} load "
+                "different content for the same sample ids; make the dataset give the same sample on every rank"
+            )
 
     def close(self) -> None:
         """Drop works and buffers; the groups go with the process group."""

@@ -30,6 +30,8 @@ def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) 
             "WORLD_SIZE": str(world),
             "LOCAL_SIZE": str(world),
             "REPORT_FOLDER": folder,
+            # DeepSpeed's compiled op, for this environment alone: two that share one build it in turn.
+            "TORCH_EXTENSIONS_DIR": os.environ.get("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix, "torch_extensions"))),
         }
         logs = [Path(folder, f"rank-{rank}.log") for rank in range(world)]
         processes = []
@@ -51,6 +53,7 @@ def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) 
         finally:
             for process in processes:
                 process.kill()
+                process.wait(10)
             remove_buffers()
         if any(codes):
             texts = "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in logs)

@@ -1,0 +1,20 @@
+"""Checked mode: ranks that load other content, or run another plan, than their peers find out at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributed.ranks import run_ranks
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("content", "load different content for the same sample ids; make the dataset give the same sample"),
+        ("plan", "the two ranks run different plans"),
+    ],
+)
+def test_ranks_that_disagree_are_told_in_one_sentence(fault: str, sentence: str) -> None:
+    results = run_ranks("tests.distributed.checked", 2, fault, seconds=120.0)
+    errors = [rows[0]["error"] for rows in results]
+    assert any(sentence in error for error in errors), errors
