@@ -15,7 +15,6 @@ from ds_dip.scheduling.static import (
     in_flight,
     interleaved_order,
     list_order,
-    phased,
     stages,
     zero_bubble_order,
 )
@@ -26,7 +25,7 @@ FORWARD, WEIGHT = 0, 2
 
 def gpipe(problem: Problem) -> Schedule:
     """GPipe: all forwards of the batch, then all backwards."""
-    return _fitting(problem, "GPipe", lambda arrays: list_order(arrays, phased(arrays)))
+    return _fitting(problem, "GPipe", breadth_first)
 
 
 def one_f_one_b(problem: Problem) -> Schedule:

@@ -68,7 +68,8 @@ def interleave(
     dirty, ints = ints[:ranks], ints[ranks:]
     active, ints = ints[:groups], ints[groups:]
     joined, ints = ints[:groups], ints[groups:]
-    left = ints[:groups]
+    left, ints = ints[:groups], ints[groups:]
+    here = ints[: groups * ranks].reshape(groups, ranks)
     ready, floats = floats[:n], floats[n:]
     free, floats = floats[:ranks], floats[ranks:]
     when, floats = floats[:ranks], floats[ranks:]
@@ -91,9 +92,11 @@ def interleave(
             left[group] = 0
             for own in range(ranks):
                 held[group, own] = 0.0
+                here[group, own] = 0
                 need[group, own] = g.need[group, own]
         for task in range(n):
             left[g.group[task]] += 1
+            here[g.group[task], g.rank[task]] += 1
     count = 0
     for index in range(n):
         task = by_priority[index]
@@ -223,7 +226,10 @@ def interleave(
                     shift += 1
             use[chosen] += g.net[task]
             held[group, chosen] += g.net[task]
-            if g.need_after[task] >= 0.0:
+            here[group, chosen] -= 1
+            if here[group, chosen] == 0:
+                need[group, chosen] = 0.0
+            elif g.need_after[task] >= 0.0:
                 need[group, chosen] = g.need_after[task]
             else:
                 need[group, chosen] -= g.claim[task]
@@ -254,6 +260,6 @@ def scratch(g: Graph) -> tuple[Ints32, Floats, Words]:
     """Room for one ``interleave`` at a time."""
     n, ranks, groups = len(g.rank), len(g.limit), len(g.need)
     words = int(g.slot_word[-1])
-    ints = np.empty(3 * n + 64 * words + 12 * ranks + 3 * groups, dtype=np.int32)
+    ints = np.empty(3 * n + 64 * words + 12 * ranks + 3 * groups + groups * ranks, dtype=np.int32)
     floats = np.empty(n + 3 * ranks + 2 * groups * ranks)
     return ints, floats, np.empty(words, dtype=np.uint64)

@@ -75,9 +75,9 @@ class Interleaver:
         self.need = rule.need.tolist()
         self.use = [0.0] * arrays.ranks
         self.active: list[int] = []
-        self.left = [0] * arrays.groups()
+        self.left = [[0] * arrays.ranks for _ in range(arrays.groups())]
         for task in range(arrays.n):
-            self.left[int(arrays.group[task])] += 1
+            self.left[int(arrays.group[task])][int(arrays.rank[task])] += 1
 
     def run(self) -> list[list[int]]:
         """The order of every rank, by position."""
@@ -147,14 +147,19 @@ class Interleaver:
         self.free[rank] = end
         if group not in self.active:
             self.active.append(group)
-        self.left[group] -= 1
-        if not self.left[group]:
+        self.left[group][rank] -= 1
+        if not any(self.left[group]):
             self.active.remove(group)
         net = float(arrays.acquire[task] - arrays.release[task])
         self.use[rank] += net
         self.held[group][rank] += net
         after = float(self.rule.need_after[task])
-        self.need[group][rank] = after if after >= 0 else self.need[group][rank] - float(self.rule.claim[task])
+        if not self.left[group][rank]:
+            self.need[group][rank] = 0.0
+        elif after >= 0:
+            self.need[group][rank] = after
+        else:
+            self.need[group][rank] -= float(self.rule.claim[task])
         targets = [
             (int(arrays.succ[edge]), float(arrays.succ_delay[edge]))
             for edge in range(arrays.succ_ptr[task], arrays.succ_ptr[task + 1])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ds_dip.scheduling.arrays import Arrays, Ints
 from ds_dip.scheduling.problem import ScheduleError
-from ds_dip.scheduling.timing import starts
+from ds_dip.scheduling.timing import by_rank, starts
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 
@@ -19,11 +19,10 @@ class BaselineError(ValueError):
     """A baseline that cannot apply to this problem; the message says why."""
 
 
-def phased(arrays: Arrays) -> Ints:
-    """All forwards before all backwards, breadth first: chunk by chunk, in it by first come."""
-    priority = np.empty(arrays.n, dtype=np.int64)
-    priority[np.lexsort([arrays.priority, arrays.depth, arrays.kind != FORWARD])] = np.arange(arrays.n)
-    return priority
+def breadth_first(arrays: Arrays) -> list[list[int]]:
+    """All forwards before all backwards, chunk by chunk, in a chunk by first come."""
+    sequence = np.lexsort([arrays.priority, arrays.depth, arrays.kind != FORWARD])
+    return by_rank(arrays, sequence)
 
 
 def stages(arrays: Arrays) -> Ints:
@@ -70,7 +69,7 @@ def in_flight(arrays: Arrays, mask: NDArray[np.bool_] | None = None) -> list[int
 def list_order(
     arrays: Arrays,
     priority: Ints,
-    limit: list[int] | None = None,
+    limit: list[int],
     mask: NDArray[np.bool_] | None = None,
 ) -> list[list[int]]:
     """Orders that result when every stage takes one time slot and backwards go first.
@@ -79,7 +78,7 @@ def list_order(
     leaves out tasks and their edges.
     """
     inside = np.ones(arrays.n, dtype=bool) if mask is None else mask
-    key = (arrays.group * arrays.n + priority).tolist() if limit else priority.tolist()
+    key = (arrays.group * arrays.n + priority).tolist()
     kind, rank, group = arrays.kind.tolist(), arrays.rank.tolist(), arrays.group.tolist()
     pointer, succ = arrays.succ_ptr.tolist(), arrays.succ.tolist()
     waiting = [0] * arrays.n
@@ -99,7 +98,7 @@ def list_order(
     remaining = len(members)
 
     def admitted(own: int, number: int) -> bool:
-        if limit is None or number in flying[own]:
+        if number in flying[own]:
             return True
         if coming[own][-1] != number or len(flying[own]) >= limit[own]:
             return False
