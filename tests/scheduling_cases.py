@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -59,13 +60,14 @@ def build(
                     lean = Choice(length, 3 * length, memory / 4, memory / 2, length if weights else None)
                     full = Choice(length, 2 * length, memory, 0.0, length if weights else None)
                     pairs.append(Pair(numbers[0], numbers[1], (full, lean), numbers[2] if weights else None))
-        edges.extend((one, other, draw.choice([0.0, 0.3])) for one, other in zip(forward, forward[1:], strict=False))
-        edges.extend((other, one, draw.choice([0.0, 0.3])) for one, other in zip(backward, backward[1:], strict=False))
+        edges.extend((one, other, draw.choice([0.0, 0.3])) for one, other in itertools.pairwise(forward))
+        edges.extend((other, one, draw.choice([0.0, 0.3])) for one, other in itertools.pairwise(backward))
         return forward[0], forward[-1], backward[-1] if backward else None, backward[0] if backward else None
 
     for microbatch in range(microbatches):
         first, last, backward, end = chain("backbone", microbatch, 0, True)
-        assert backward is not None and end is not None
+        assert backward is not None
+        assert end is not None
         edges.append((last, backward, 0.0))
         for sub in range(draw.randint(0, 3)):
             _, done, start, _ = chain("vision", microbatch, sub, not frozen)

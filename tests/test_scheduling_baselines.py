@@ -69,9 +69,10 @@ def test_every_baseline_holds_or_says_why_it_cannot_apply(problem: Problem) -> N
         try:
             schedule = baseline(problem)
         except BaselineError as error:
-            assert len(str(error)) > 20
+            said = str(error)
         else:
-            assert verify(problem, schedule) == []
+            said = "; ".join(verify(problem, schedule)) or "it holds, by the independent check"
+        assert said.startswith("it holds") or " cannot apply: " in said
 
 
 def test_microbatches_without_images_and_frozen_encoders_have_static_orders() -> None:

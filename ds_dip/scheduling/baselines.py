@@ -12,6 +12,7 @@ from ds_dip.scheduling.problem import InfeasibleError, Problem, ScheduleError
 from ds_dip.scheduling.schedule import Schedule
 from ds_dip.scheduling.static import (
     BaselineError,
+    breadth_first,
     in_flight,
     interleaved_order,
     list_order,
@@ -52,7 +53,7 @@ def coarse_optimus(problem: Problem) -> Schedule:
 
     def orders(arrays: Arrays) -> Orders:
         if len(set(arrays.module.tolist())) < 2:
-            raise BaselineError("coarse Optimus needs an encoder and a backbone; this problem has one module")
+            raise BaselineError("it needs an encoder and a backbone, and this problem has one module")
         last = arrays.module[np.argmax(arrays.depth * (arrays.kind == FORWARD))]
         encoder = arrays.module != last
         rank_of = np.where(arrays.kind == FORWARD, np.where(encoder, 0, 1), np.where(encoder, 2, 1))
@@ -88,7 +89,7 @@ def zb_h1(problem: Problem) -> Schedule:
 
     def orders(arrays: Arrays) -> Orders:
         if not (arrays.kind == WEIGHT).any():
-            raise BaselineError("ZB-H1 needs weight-gradient tasks; split the backwards into B and W")
+            raise BaselineError("it needs weight-gradient tasks; split the backwards into B and W")
         return zero_bubble_order(arrays)
 
     return _fitting(problem, "ZB-H1", orders)
@@ -115,7 +116,7 @@ def _fitting(problem: Problem, name: str, make: Callable[[Arrays], Orders]) -> S
         try:
             orders = make(arrays)
             starts(arrays, orders)
-        except ScheduleError as error:
+        except (BaselineError, ScheduleError) as error:
             raise BaselineError(f"{name} cannot apply: {error}") from error
         except InfeasibleError as error:
             reason = error.reason
