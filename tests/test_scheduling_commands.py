@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ds_dip.commands.check import command as check
+from ds_dip.commands.solve import command as solve
+from ds_dip.scheduling.documents import write_problem
+from ds_dip.scheduling.instances import unequal, uniform
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Path:
+    write_problem(tmp_path / "problem.json", unequal(3, 1, 4, 5, 3))
+    return tmp_path / "problem.json"
+
+
+def run(command: object, *arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments])  # type: ignore[arg-type]
+    return result.exit_code, result.output
+
+
+def test_solve_writes_a_plan_that_check_accepts(problem: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    code, output = run(solve, problem, "--evaluations", 5000, "--out", plan)
+    assert code == 0
+    assert "over the bound" in output
+    assert "1f1b" in output
+    code, output = run(check, problem, plan)
+    assert code == 0
+    assert output.startswith("holds: 24 tasks")
+
+
+def test_check_exits_with_1_and_shows_violations(problem: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    run(solve, problem, "--evaluations", 100, "--out", plan)
+    document = json.loads(plan.read_text())
+    document["tasks"][0]["end"] += 1.0
+    document["problem_sha256"] = "0" * 64
+    plan.write_text(json.dumps(document))
+    code, output = run(check, problem, plan)
+    assert code == 1
+    assert "the plan is for problem 000000000000" in output
+    assert "its duration is" in output
+
+
+def test_a_warm_start_and_the_same_order_are_taken(problem: Path, tmp_path: Path) -> None:
+    plan, other = tmp_path / "plan.json", tmp_path / "other.json"
+    run(solve, problem, "--evaluations", 3000, "--out", plan)
+    assert run(solve, problem, "--evaluations", 20, "--warm-start", plan, "--out", other)[0] == 0
+    assert json.loads(other.read_text())["makespan"] <= json.loads(plan.read_text())["makespan"]
+    assert run(solve, problem, "--evaluations", 200, "--same-order", "--out", other)[0] == 0
+    assert run(check, problem, other)[0] == 0
+
+
+def test_an_infeasible_problem_exits_with_3_and_a_plan_that_says_why(tmp_path: Path) -> None:
+    path, plan = tmp_path / "problem.json", tmp_path / "plan.json"
+    write_problem(path, uniform(2, 2, 3, cap=1))
+    code, output = run(solve, path, "--out", plan)
+    assert code == 3
+    assert "sufficient capacity: [2.0, 2.0]" in output
+    assert json.loads(plan.read_text())["status"] == "infeasible"
+    code, output = run(check, path, plan)
+    assert code == 0
+    assert "infeasible, as the plan says" in output
+
+
+def test_bad_files_get_one_sentence(tmp_path: Path) -> None:
+    code, output = run(solve, tmp_path / "none.json", "--out", tmp_path / "plan.json")
+    assert code == 1
+    assert "cannot be read" in output
+    (tmp_path / "list.json").write_text("[]")
+    code, output = run(check, tmp_path / "list.json", tmp_path / "none.json")
+    assert code == 1
+    assert "expected a JSON object of format ds-dip/problem" in output
