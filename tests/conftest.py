@@ -1,6 +1,7 @@
 """What every test may count on: the CPU, one thread, and the documents to compare with."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 # Before anything imports torch or DeepSpeed: no test needs a GPU, and two ranks share two cores.
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# DeepSpeed's compiled operation, for this environment alone: two that share one would build it in turn.
+os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix, "torch_extensions")))
 
 
 @pytest.fixture(scope="session")

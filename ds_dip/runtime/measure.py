@@ -71,10 +71,11 @@ class Measurer:
         times = [t - self._offset for interval in intervals for t in (interval.start, interval.end)]
         head = [began - self._offset, planned - self._offset, time.monotonic() - self._offset]
         rows = self._all([*head, *times], 3 + 2 * max(map(len, stages)))
-        return _combine(plan.step, stages, rows)
+        return combine(plan.step, stages, rows)
 
 
-def _combine(step: int, stages: Sequence[Sequence[Stage]], rows: Sequence[Sequence[float]]) -> Measured:
+def combine(step: int, stages: Sequence[Sequence[Stage]], rows: Sequence[Sequence[float]]) -> Measured:
+    """The batch of the ranks' stages, from a row a rank: began, planned, ended, each stage's start and end."""
     origin = min(row[0] for row in rows)
     timeline = tuple(
         tuple(Interval(stage, row[3 + 2 * n] - origin, row[4 + 2 * n] - origin) for n, stage in enumerate(of_rank))
