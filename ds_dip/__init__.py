@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ds_dip.data import DatasetReference
     from ds_dip.models import layer_factories, load_model, token_cross_entropy
-    from ds_dip.runtime import DIPEngine, DIPModule, initialize, load_config, partition_for, shutdown
+    from ds_dip.runtime import DIPEngine, DIPModule, load_config, partition_for
+    from ds_dip.runtime.initialize import initialize
+    from ds_dip.runtime.shutdown import shutdown
 
 __all__ = [
     "DIPEngine",

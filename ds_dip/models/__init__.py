@@ -16,6 +16,7 @@ from ds_dip.models.spec import Layer, Model, Module, Sizes, TensorSpec, fields_o
 if TYPE_CHECKING:
     from ds_dip.models.build import layer_factories
     from ds_dip.models.context import Context
+    from ds_dip.models.dropout import Dropout
     from ds_dip.models.loss import token_cross_entropy
     from ds_dip.models.norms import NormStatus, fused_norms
 
@@ -23,6 +24,7 @@ __all__ = [
     "IGNORED",
     "Chunk",
     "Context",
+    "Dropout",
     "Layer",
     "Model",
     "Module",
@@ -40,6 +42,7 @@ __all__ = [
 
 _WITH_TORCH = {
     "Context": "context",
+    "Dropout": "dropout",
     "NormStatus": "norms",
     "fused_norms": "norms",
     "layer_factories": "build",

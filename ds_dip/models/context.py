@@ -19,8 +19,12 @@ class Context:
     The first layer of a module gets as ``x`` a mapping from upstream module to its outputs
     (a tensor, or a tuple of tensors), sub-microbatches concatenated along dimension 0 in instance
     order; with no instance the tensors have 0 rows. Every other layer gets what the layer before
-    it returned.
+    it returned. ``instances`` names each instance (sample and position in it); with ``step`` and
+    ``seed`` it is what anything random must be keyed by.
     """
 
     sizes: Sizes
     fields: Mapping[str, torch.Tensor]
+    instances: tuple[str, ...] = ()
+    step: int = 0
+    seed: int = 0

@@ -73,6 +73,7 @@ class DIPEngine(PipelineEngine):
             self._feed.load,
             device=torch.device(self.device),
             dtype=self.dtype_of,
+            seed=dip.planner.seed,
         )
         self._measurer = Measurer(self.grid, torch.device(self.device))
         self._loss_stage = partition.of(model.loss_module)[-1].rank

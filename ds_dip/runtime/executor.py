@@ -74,6 +74,19 @@ class _Run:
     leaves: dict[Stage, list[tuple[Stage, Tensors]]] = field(default_factory=dict)
     outputs: dict[Stage, Tensors] = field(default_factory=dict)
     losses: dict[Stage, torch.Tensor] = field(default_factory=dict)
+    names: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
+
+    def instances(self, stage: Stage) -> tuple[str, ...]:
+        """The names of a stage's instances."""
+        key, microbatch = (stage.microbatch, stage.module), self.batch.microbatches[stage.microbatch]
+        if key not in self.names:
+            self.names[key] = tuple(
+                f"{sample.id}/{number}"
+                for sample in microbatch.samples
+                for number in range(len(sample.modules.get(stage.module, ())))
+            )
+        start, stop = microbatch.subs[stage.module][stage.sub]
+        return self.names[key][start:stop]
 
 
 class Executor:
@@ -94,8 +107,9 @@ class Executor:
         *,
         device: torch.device,
         dtype: Callable[[str], torch.dtype],
+        seed: int = 0,
     ) -> None:
-        self._model, self._partition = model, partition
+        self._model, self._partition, self._seed = model, partition, seed
         self._compute, self._transport, self._load = compute, transport, load
         self._device, self._dtype = device, dtype
         self._chunks = {(chunk.module, chunk.index): chunk for chunk in partition.chunks}
@@ -226,7 +240,9 @@ class Executor:
                 leaves.append((source, tensors))
             taken[source] = tensors
         x = _unpack(taken[sources[0]]) if stage.chunk else self._gather(stage, taken)
-        context = Context(self._sizes(run, stage), run.fields.pop(stage, {}))
+        context = Context(
+            self._sizes(run, stage), run.fields.pop(stage, {}), run.instances(stage), run.batch.step, self._seed
+        )
         output = self._compute.forward(self._chunk(stage), x, context)
         tensors = list(output) if isinstance(output, tuple | list) else [output]
         self._check(run, stage, tensors)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ds_dip.models.context import Context
+from ds_dip.models.dropout import Dropout
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model
 
@@ -95,9 +96,10 @@ class DIPModule(PipelineModule):
             super()._build()
             self._functions[chunk] = self.forward_funcs
         for chunk in self.local_chunks:
-            if self.model.module(chunk.module).frozen:
-                for layer in self._functions[chunk]:
-                    if isinstance(layer, nn.Module):
+            for index, layer in self.layers_of(chunk).items():
+                if isinstance(layer, nn.Module):
+                    _key_dropout(layer, f"{chunk.module}.{index}")
+                    if self.model.module(chunk.module).frozen:
                         layer.requires_grad_(False)
         self._activate_first()
 
@@ -143,6 +145,18 @@ class DIPModule(PipelineModule):
             self._activate(chunk)
             super().load_state_dir(*args, **kwargs)
         self._activate_first()
+
+
+def _key_dropout(layer: nn.Module, name: str) -> None:
+    """Give our dropout its place in the model; torch's draws from the order of execution and is refused."""
+    for path, module in layer.named_modules():
+        if isinstance(module, Dropout):
+            module.key = f"{name}.{path}"
+        elif isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0.0:
+            raise ValueError(
+                f"layer {name} holds {module} at {path!r}, whose mask depends on the order that stages run in; "
+                "use ds_dip.models.Dropout, or set p to 0"
+            )
 
 
 def _agree(model: Model, partition: Partition, layers: Mapping[str, Sequence[LayerFactory]]) -> None:
