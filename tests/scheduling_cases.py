@@ -40,7 +40,6 @@ def build(
         for chunk in range(chunks[module]):
             memory = float(draw.randint(0, 4))
             length = draw.choice([0.0, 1.0, draw.uniform(0.1, 9.0)])
-            stage = (place[module, chunk], module, chunk, chunk // ranks, microbatch, sub)
             rows = [("F", length, memory, 0.0 if trained else memory)]
             if trained:
                 rows.append(("B", 2 * length, 0.0, 0.0 if weights else memory))
@@ -48,9 +47,9 @@ def build(
                 rows.append(("W", length, 0.0, memory))
             numbers = []
             for kind, duration, acquire, release in rows:
-                rank, *identity = stage
+                identity = (place[module, chunk], kind, module, chunk, chunk // ranks, microbatch, sub)
                 numbers.append(len(tasks))
-                tasks.append(Task(len(tasks), rank, kind, *identity, duration, acquire, release))
+                tasks.append(Task(len(tasks), *identity, duration, acquire, release))
             forward.append(numbers[0])
             if trained:
                 backward.append(numbers[1])

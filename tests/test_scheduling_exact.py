@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ds_dip.scheduling import solve, verify
-from ds_dip.scheduling.instances import unequal, uniform
+from ds_dip.scheduling.instances import strategic, unequal, uniform
 from tests.scheduling_cases import build
-from tests.test_scheduling_strategies import strategic
 
 pytest.importorskip("ortools")
 from ds_dip.scheduling.exact import prove

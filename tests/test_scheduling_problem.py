@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ GOOD = uniform(2, 1, 2)
 PAIR = Pair(0, 4, (Choice(1.0, 2.0, 1.0),))
 
 
-def with_task(**changes: object) -> Problem:
+def with_task(**changes: Any) -> Problem:
     return replace(GOOD, tasks=(replace(GOOD.tasks[0], **changes), *GOOD.tasks[1:]))
 
 

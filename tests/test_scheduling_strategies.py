@@ -1,37 +1,18 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ds_dip.scheduling import Choice, Pair, Problem, Schedule, one_f_one_b, retime, solve, verify
+from ds_dip.scheduling import Choice, Schedule, one_f_one_b, retime, solve, verify
 from ds_dip.scheduling.arrays import arrays_of
-from ds_dip.scheduling.instances import multimodal, uniform
+from ds_dip.scheduling.instances import multimodal, strategic, uniform
 from ds_dip.scheduling.strategies import choose, stage_candidates
 from ds_dip.scheduling.timing import positions
 
 LAYER = (Choice(1.0, 2.0, 4.0), Choice(1.0, 2.5, 2.0, 2.0), Choice(1.0, 3.0, 1.0, 3.0))
-
-
-def strategic(problem: Problem) -> Problem:
-    """Every stage pair may recompute: half or nearly all of its memory for a quarter or half of its backward."""
-    stages: dict[tuple[object, ...], dict[str, int]] = {}
-    for number, task in enumerate(problem.tasks):
-        stages.setdefault((task.module, task.chunk, task.microbatch, task.sub), {})[task.kind] = number
-    pairs = []
-    for stage in stages.values():
-        forward, backward = problem.tasks[stage["F"]], problem.tasks[stage["B"]]
-        time, memory = backward.duration, forward.acquire
-        choices = (
-            Choice(forward.duration, time, memory),
-            Choice(forward.duration, 1.25 * time, memory / 2, memory / 2),
-            Choice(forward.duration, 1.5 * time, memory / 10, memory),
-        )
-        pairs.append(Pair(forward.id, backward.id, choices))
-    return replace(problem, pairs=tuple(pairs))
 
 
 def test_candidates_hold_the_fastest_the_leanest_and_few_between() -> None:

@@ -11,6 +11,8 @@ from ds_dip.scheduling.admission import admission
 from ds_dip.scheduling.arrays import Arrays, Floats
 
 Ints32 = NDArray[np.int32]
+Units = NDArray[np.uint32]
+"""Indices in hot loops: unsigned ones spare numba the test for a negative index."""
 
 
 class Compact(NamedTuple):
@@ -34,34 +36,31 @@ def compact_of(arrays: Arrays) -> Compact:
 class Graph(NamedTuple):
     """Tasks by position (n,), edges as compressed rows, and needs of the banker's rule.
 
-    ``slot`` is rank * 3 + kind; ``chained`` the task that must follow on its rank, or -1;
+    ``slot`` is rank * 3 + kind; ``chained`` the task that must follow on its rank, or n;
     ``waiting`` counts predecessors with chains; ``most`` (ranks,) is the largest need on a rank.
     ``limited`` tells whether any rank has a capacity. ``slot_word`` (3 ranks + 1,) is where each
     slot's bits begin in a bitset of 64-bit words, one bit a task.
     """
 
-    rank: Ints32
-    slot: Ints32
-    group: Ints32
+    rank: Units
+    slot: Units
+    group: Units
     duration: Floats
     acquire: Floats
     net: Floats
     claim: Floats
     tail: Floats
-    succ_ptr: Ints32
-    succ: Ints32
+    succ_ptr: Units
+    succ: Units
     succ_delay: Floats
-    pred_ptr: Ints32
-    pred: Ints32
-    pred_delay: Floats
-    waiting: Ints32
-    chained: Ints32
+    waiting: Units
+    chained: Units
     limit: Floats
     need: Floats
     need_after: Floats
     most: Floats
     limited: bool
-    slot_word: Ints32
+    slot_word: Units
 
 
 def graph_of(arrays: Arrays, chain: tuple[tuple[int, int], ...] = ()) -> Graph:
@@ -77,29 +76,26 @@ def graph_of(arrays: Arrays, chain: tuple[tuple[int, int], ...] = ()) -> Graph:
 
 def _graph(arrays: Arrays, chain: tuple[tuple[int, int], ...]) -> Graph:
     rule = admission(arrays)
-    chained = np.full(arrays.n, -1, dtype=np.int32)
-    waiting = np.diff(arrays.pred_ptr).astype(np.int32)
+    chained = np.full(arrays.n, arrays.n, dtype=np.uint32)
+    waiting = np.diff(arrays.pred_ptr).astype(np.uint32)
     for before, after in (*rule.chain, *chain):
         chained[before] = after
         waiting[after] += 1
     slot = arrays.rank * 3 + arrays.kind
-    words = np.zeros(3 * arrays.ranks + 1, dtype=np.int32)
+    words = np.zeros(3 * arrays.ranks + 1, dtype=np.uint32)
     np.cumsum((np.bincount(slot, minlength=3 * arrays.ranks) + 63) // 64, out=words[1:])
     return Graph(
-        rank=arrays.rank.astype(np.int32),
-        slot=slot.astype(np.int32),
-        group=arrays.group.astype(np.int32),
+        rank=arrays.rank.astype(np.uint32),
+        slot=slot.astype(np.uint32),
+        group=arrays.group.astype(np.uint32),
         duration=arrays.duration,
         acquire=arrays.acquire,
         net=arrays.acquire - arrays.release,
         claim=rule.claim,
         tail=arrays.tail,
-        succ_ptr=arrays.succ_ptr.astype(np.int32),
-        succ=arrays.succ.astype(np.int32),
+        succ_ptr=arrays.succ_ptr.astype(np.uint32),
+        succ=arrays.succ.astype(np.uint32),
         succ_delay=arrays.succ_delay,
-        pred_ptr=arrays.pred_ptr.astype(np.int32),
-        pred=arrays.pred.astype(np.int32),
-        pred_delay=arrays.pred_delay,
         waiting=waiting,
         chained=chained,
         limit=rule.limit,

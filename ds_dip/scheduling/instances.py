@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
-from ds_dip.scheduling.problem import Problem, Task
+from ds_dip.scheduling.problem import Choice, Pair, Problem, Task
 
 
 class Taillard:
@@ -155,3 +156,25 @@ def footprint(tasks: list[Task]) -> float:
         key = (task.microbatch, task.rank)
         use[key] = use.get(key, 0.0) + task.acquire
     return max(use.values(), default=0.0)
+
+
+def strategic(problem: Problem) -> Problem:
+    """The problem with three memory strategies a stage pair: keep all, half recomputed, nearly all recomputed.
+
+    Recomputing half (nine tenths) of a stage's memory takes a quarter (half) of its backward more,
+    and needs that memory as workspace of the backward.
+    """
+    stages: dict[tuple[object, ...], dict[str, Task]] = {}
+    for task in problem.tasks:
+        stages.setdefault((task.rank, task.module, task.chunk, task.microbatch, task.sub), {})[task.kind] = task
+    pairs = []
+    for stage in stages.values():
+        forward, backward = stage["F"], stage["B"]
+        time, memory = backward.duration, forward.acquire
+        choices = (
+            Choice(forward.duration, time, memory),
+            Choice(forward.duration, 1.25 * time, memory / 2, memory / 2),
+            Choice(forward.duration, 1.5 * time, memory / 10, 9 * memory / 10),
+        )
+        pairs.append(Pair(forward.id, backward.id, choices))
+    return replace(problem, pairs=tuple(pairs))

@@ -10,12 +10,12 @@ from numba import njit
 
 from ds_dip.scheduling.annealing import draw
 from ds_dip.scheduling.arrays import Floats
-from ds_dip.scheduling.graph import Graph, Ints32
+from ds_dip.scheduling.graph import Graph, Ints32, Units
 from ds_dip.scheduling.queueing import Words, interleave
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
-def spread(bundles: Ints32, tasks_ptr: Ints32, tasks: Ints32, by_priority: Ints32) -> None:
+def spread(bundles: Ints32, tasks_ptr: Ints32, tasks: Ints32, by_priority: Units) -> None:
     """Write the tasks of bundles, in their order, as priorities."""
     index = 0
     for bundle in bundles:
@@ -67,7 +67,7 @@ def permute(
     cold: float,
     bound: float,
     state: Words,
-    ints: Ints32,
+    ints: Units,
     floats: Floats,
     bits: Words,
 ) -> tuple[float, int]:
@@ -78,7 +78,7 @@ def permute(
     best makespan and the evaluations used, fewer where ``bound`` was reached.
     """
     n, many = g.rank.shape[0], bundles.shape[0]
-    by_priority, started = np.empty(n, np.int32), np.empty(n, np.int32)
+    by_priority, started = np.empty(n, np.uint32), np.empty(n, np.int32)
     start = np.empty(n)
     trial = np.empty(many, np.int32)
     record = np.inf
@@ -125,7 +125,7 @@ def roll_out(
     best: Ints32,
     sequence: Ints32,
     state: Words,
-    ints: Ints32,
+    ints: Units,
     floats: Floats,
     bits: Words,
 ) -> float:
@@ -135,7 +135,7 @@ def roll_out(
     its tasks as they start. With everything fixed the one order is scored.
     """
     n, many = g.rank.shape[0], bundles.shape[0]
-    by_priority, started = np.empty(n, np.int32), np.empty(n, np.int32)
+    by_priority, started = np.empty(n, np.uint32), np.empty(n, np.int32)
     start = np.empty(n)
     record = np.inf
     for _ in range(count):
@@ -165,7 +165,7 @@ def permute_same(
     cold: float,
     bound: float,
     state: Words,
-    ints: Ints32,
+    ints: Units,
     floats: Floats,
     bits: Words,
 ) -> tuple[float, int]:
@@ -175,7 +175,7 @@ def permute_same(
     ``tasks[tasks_ptr[m]:tasks_ptr[m+1]]`` and ``table[role, m]``. Otherwise like ``permute``.
     """
     n, many = g.rank.shape[0], order.shape[0]
-    by_priority, started = np.empty(n, np.int32), np.empty(n, np.int32)
+    by_priority, started = np.empty(n, np.uint32), np.empty(n, np.int32)
     start = np.empty(n)
     trial = np.empty(many, np.int32)
     waiting = g.waiting.copy()
@@ -189,7 +189,7 @@ def permute_same(
             insert(trial, draw(state, many), draw(state, many))
         spread(trial, tasks_ptr, tasks, by_priority)
         g.waiting[:] = waiting
-        g.chained[:] = -1
+        g.chained[:] = n
         for role in range(table.shape[0]):
             before = -1
             for microbatch in trial:

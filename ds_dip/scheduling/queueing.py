@@ -13,16 +13,18 @@ from numba.cpython.unsafe.numbers import trailing_zeros as _trailing_zeros
 from numpy.typing import NDArray
 
 from ds_dip.scheduling.arrays import Floats
-from ds_dip.scheduling.graph import Graph, Ints32
+from ds_dip.scheduling.graph import Graph, Ints32, Units
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
+FRESH = 2**32 - 1
+"""The turn of a group that has not started."""
 Words = NDArray[np.uint64]
 trailing_zeros: Any = _trailing_zeros  # numba's stub wants the typing context that compilation passes
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
 def admissible(
-    g: Graph, task: int, own: int, use: Floats, held: Floats, need: Floats, active: Ints32, count: int
+    g: Graph, task: int, own: int, use: Floats, held: Floats, need: Floats, active: Units, count: int
 ) -> bool:
     """The banker's rule for one task: ``active[:count]`` are groups in order of first start."""
     limit = g.limit[own]
@@ -44,8 +46,17 @@ def admissible(
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
+def mark(bits: Words, low: Units, slot: int, spot: int) -> None:
+    """Set a task's bit, and keep the first word of its slot that may hold one."""
+    word = np.uint32(spot >> 6)
+    bits[word] |= np.uint64(1) << np.uint64(spot & 63)
+    if word < low[slot]:
+        low[slot] = word
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
 def interleave(
-    g: Graph, by_priority: Ints32, sequence: Ints32, start: Floats, ints: Ints32, floats: Floats, bits: Words
+    g: Graph, by_priority: Units, sequence: Ints32, start: Floats, ints: Units, floats: Floats, bits: Words
 ) -> float:
     """Dual-queue interleaving with memory; ``by_priority`` are all tasks, first ones first.
 
@@ -53,6 +64,7 @@ def interleave(
     got stuck, which the banker's rule excludes. Scratch: see ``scratch``.
     """
     n, ranks = g.rank.shape[0], g.limit.shape[0]
+    none = np.uint32(n)
     groups = g.need.shape[0]
     slots = 3 * ranks
     spread = 64 * g.slot_word[slots]
@@ -79,7 +91,7 @@ def interleave(
     for slot in range(slots):
         cursor[slot] = 64 * g.slot_word[slot]
         low[slot] = g.slot_word[slot + 1]
-        pending[slot] = -1
+        pending[slot] = none
     for word in range(g.slot_word[slots]):
         bits[word] = np.uint64(0)
     for own in range(ranks):
@@ -88,7 +100,7 @@ def interleave(
         dirty[own] = 1
     if g.limited:
         for group in range(groups):
-            joined[group] = -1
+            joined[group] = FRESH
             left[group] = 0
             for own in range(ranks):
                 held[group, own] = 0.0
@@ -97,7 +109,7 @@ def interleave(
         for task in range(n):
             left[g.group[task]] += 1
             here[g.group[task], g.rank[task]] += 1
-    count = 0
+    count = turns = 0
     for index in range(n):
         task = by_priority[index]
         slot = g.slot[task]
@@ -108,9 +120,7 @@ def interleave(
         waiting[task] = g.waiting[task]
         ready[task] = 0.0
         if waiting[task] == 0:
-            word = spot >> 6
-            bits[word] |= np.uint64(1) << np.uint64(spot & 63)
-            low[slot] = min(low[slot], word)
+            mark(bits, low, slot, spot)
     makespan = 0.0
     for step in range(n):
         chosen = -1
@@ -118,61 +128,63 @@ def interleave(
         for own in range(ranks):
             if dirty[own]:
                 dirty[own] = 0
-                best[own] = -1
+                best[own] = none
                 when[own] = np.inf
                 for kind in range(3):
                     slot = 3 * own + kind
+                    if g.slot_word[slot] == g.slot_word[slot + 1]:
+                        continue
                     # What is ready by now moves from the list to the bits.
-                    previous, task = -1, pending[slot]
-                    while task >= 0:
+                    previous, task = none, pending[slot]
+                    while task != none:
                         following = link[task]
                         if ready[task] <= free[own]:
-                            if previous >= 0:
+                            if previous != none:
                                 link[previous] = following
                             else:
                                 pending[slot] = following
-                            word = place[task] >> 6
-                            bits[word] |= np.uint64(1) << np.uint64(place[task] & 63)
-                            low[slot] = min(low[slot], word)
+                            mark(bits, low, slot, place[task])
                         else:
                             previous = task
                         task = following
-                    found = -1
+                    found = none
                     opening = True
-                    refused = np.inf
-                    for word in range(low[slot], g.slot_word[slot + 1]):
+                    refused, since = np.inf, np.int64(FRESH)
+                    for word in range(np.int64(low[slot]), np.int64(g.slot_word[slot + 1])):
                         rest = bits[word]
                         if rest == 0 and opening:
                             low[slot] = word + 1
                         while rest != 0:
                             opening = False
-                            task = at[(word << 6) + np.int64(trailing_zeros(rest))]
+                            task = at[np.uint32((word << 6) + np.int64(trailing_zeros(rest)))]
                             if not g.limited:
                                 found = task
                                 break
-                            fresh = joined[g.group[task]] < 0
-                            if not (fresh and g.claim[task] >= refused):
+                            # What a group was refused is refused to later ones too, if they ask for as much.
+                            turn = np.int64(joined[g.group[task]])
+                            if not (turn >= since and g.claim[task] >= refused):
                                 if admissible(g, task, own, use, held, need, active, count):
                                     found = task
                                     break
-                                if fresh and g.claim[task] > 0.0:
-                                    refused = min(refused, max(g.claim[task], g.acquire[task]))
+                                if g.claim[task] > 0.0 and turn <= since:
+                                    since = turn
+                                    refused = max(g.claim[task], g.acquire[task])
                             rest &= rest - np.uint64(1)
-                        if found >= 0:
+                        if found != none:
                             break
                     at_once = free[own]
-                    if found < 0:
+                    if found == none:
                         task = pending[slot]
-                        while task >= 0:
-                            sooner = found < 0 or ready[task] < at_once
+                        while task != none:
+                            sooner = found == none or ready[task] < at_once
                             if sooner or (ready[task] == at_once and place[task] < place[found]):
                                 if not g.limited or admissible(g, task, own, use, held, need, active, count):
                                     found = task
                                     at_once = ready[task]
                             task = link[task]
-                    if found < 0:
+                    if found == none:
                         continue
-                    if kind == BACKWARD and best[own] >= 0 and at_once == when[own]:
+                    if kind == BACKWARD and best[own] != none and at_once == when[own]:
                         better = last[own] == FORWARD
                     else:
                         better = at_once < when[own]
@@ -191,12 +203,12 @@ def interleave(
         if begin <= free[chosen] and ready[task] <= free[chosen]:
             bits[place[task] >> 6] ^= np.uint64(1) << np.uint64(place[task] & 63)
         else:
-            previous = -1
+            previous = none
             current = pending[slot]
             while current != task:
                 previous = current
                 current = link[current]
-            if previous >= 0:
+            if previous != none:
                 link[previous] = link[task]
             else:
                 pending[slot] = link[task]
@@ -209,8 +221,9 @@ def interleave(
         makespan = max(makespan, finish + g.tail[task])
         if g.limited:
             group = g.group[task]
-            if joined[group] < 0:
-                joined[group] = 1
+            if joined[group] == FRESH:
+                joined[group] = turns
+                turns += 1
                 active[count] = group
                 count += 1
                 for own in range(ranks):
@@ -239,27 +252,27 @@ def interleave(
                 ready[after] = max(ready[after], finish + g.succ_delay[edge])
             else:
                 after = g.chained[task]
-                if after < 0:
+                if after == none:
                     break
             waiting[after] -= 1
             if waiting[after] == 0:
                 target = g.slot[after]
                 own = g.rank[after]
-                dirty[own] = 1
+                # What could only start later than a rank's next task does not change that task.
+                if ready[after] <= when[own]:
+                    dirty[own] = 1
                 if ready[after] <= free[own]:
-                    word = place[after] >> 6
-                    bits[word] |= np.uint64(1) << np.uint64(place[after] & 63)
-                    low[target] = min(low[target], word)
+                    mark(bits, low, target, place[after])
                 else:
                     link[after] = pending[target]
                     pending[target] = after
     return makespan
 
 
-def scratch(g: Graph) -> tuple[Ints32, Floats, Words]:
+def scratch(g: Graph) -> tuple[Units, Floats, Words]:
     """Room for one ``interleave`` at a time."""
     n, ranks, groups = len(g.rank), len(g.limit), len(g.need)
     words = int(g.slot_word[-1])
-    ints = np.empty(3 * n + 64 * words + 12 * ranks + 3 * groups + groups * ranks, dtype=np.int32)
+    ints = np.empty(3 * n + 64 * words + 12 * ranks + 3 * groups + groups * ranks, dtype=np.uint32)
     floats = np.empty(n + 3 * ranks + 2 * groups * ranks)
     return ints, floats, np.empty(words, dtype=np.uint64)

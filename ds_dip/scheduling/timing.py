@@ -51,7 +51,7 @@ def interleaving(arrays: Arrays, priority: Ints) -> Orders:
 
     graph = graph_of(arrays)
     sequence, start = np.empty(arrays.n, dtype=np.int32), np.empty(arrays.n)
-    by_priority = np.argsort(priority, kind="stable").astype(np.int32)
+    by_priority = np.argsort(priority, kind="stable").astype(np.uint32)
     if queueing.interleave(graph, by_priority, sequence, start, *queueing.scratch(graph)) < 0:
         raise RuntimeError("the interleaving got stuck, which its admission rule excludes; please report this problem")
     return by_rank(arrays, sequence)
