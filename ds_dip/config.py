@@ -97,6 +97,11 @@ class DIPConfig(_Block):
         '"tokens" or "samples"',
         "what the loss is divided by: the global batch's supervised tokens, or samples",
     )
+    nonfinite: Literal["stop", "skip", "ignore"] = _setting(
+        "stop",
+        '"stop", "skip" or "ignore"',
+        "a step with NaN or infinity in a loss, an activation or a gradient: end the run, leave it out, do not look",
+    )
     deterministic: bool = _setting(False, "true or false", "bit-equal runs: no plan depends on a clock")
     timeouts: TimeoutConfig = _setting(TimeoutConfig, "an object", "deadlines")
     memory_gb: PositiveFloat | tuple[PositiveFloat | None, ...] | None = _setting(

@@ -12,11 +12,8 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from deepspeed import comm as dist
-from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
-from deepspeed.runtime.pipe.engine import PipelineEngine
 from typing_extensions import Self
 
 from ds_dip.config import DIPConfig
@@ -27,14 +24,16 @@ from ds_dip.planner import PlanSource, StepPlan
 from ds_dip.programs.program import Instruction
 from ds_dip.runtime.executor import Executor
 from ds_dip.runtime.feed import Feed
+from ds_dip.runtime.finite import FiniteCheck
 from ds_dip.runtime.instructions import Execute, ProgramSchedule
 from ds_dip.runtime.links import LinkTransport, links_of
 from ds_dip.runtime.measure import Measured, Measurer
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.monitor import scalars
+from ds_dip.runtime.reduction import ReducingEngine
 
 
-class DIPEngine(PipelineEngine):
+class DIPEngine(ReducingEngine):
     """Trains a DIPModule; made by ``ds_dip.initialize()``.
 
     ``plan`` is the plan of the last batch and ``measured`` its measured timeline. As a context
@@ -54,6 +53,7 @@ class DIPEngine(PipelineEngine):
             [topology.get_rank(pipe=stage, data=replica) for stage in range(partition.ranks)]
             for replica in range(self.grid.data_parallel_size)
         ]
+        self._finite = FiniteCheck([module.name for module in model.modules], torch.device(self.device))
         self._feed = Feed(model, torch.device(self.device), self.dtype_of)
         self._links = LinkTransport(
             links_of(model, partition),
@@ -74,6 +74,7 @@ class DIPEngine(PipelineEngine):
             device=torch.device(self.device),
             dtype=self.dtype_of,
             seed=dip.planner.seed,
+            watch=None if dip.nonfinite == "ignore" else self._finite.watch,
         )
         self._measurer = Measurer(self.grid, torch.device(self.device))
         self._loss_stage = partition.of(model.loss_module)[-1].rank
@@ -161,9 +162,10 @@ class DIPEngine(PipelineEngine):
     def _run(self, plan: StepPlan, steps: ProgramSchedule, dataset: Dataset, keep_logits: bool = False) -> None:
         """Run a plan's program of this rank; afterwards ``total_loss`` is what DeepSpeed's aggregation expects."""
         self._links.step = plan.step
+        self._finite.begin()
         self._feed.begin(dataset, plan.batch)
         replicas = self.grid.data_parallel_size
-        #: DeepSpeed divides by the accumulation steps and averages over replicas.
+        # DeepSpeed divides by the accumulation steps and averages over replicas.
         self._loss_scale = self.gradient_accumulation_steps() * replicas / plan.batch.loss_count
         self._executor.begin(
             plan.programs[self.stage_id], plan.batch, train=torch.is_grad_enabled(), keep_logits=keep_logits
@@ -177,29 +179,6 @@ class DIPEngine(PipelineEngine):
         total = self._executor.loss_sum
         self.total_loss = torch.zeros((), device=self.device) if total is None else total.float() * self._loss_scale
 
-    def backward_loss(self, loss: torch.Tensor) -> None:
-        """Backward from a summed loss through DeepSpeed's own path (loss scaling, bf16 accumulation)."""
-        scale = self._loss_scale if self.gradient_average else self._loss_scale / self.grid.data_parallel_size
-        DeepSpeedEngine.backward(self, loss * scale)
-
-    def backward_outputs(self, tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
-        """One backward through all outputs of a chunk."""
-        self._running_engine_backward = True
-        try:
-            torch.autograd.backward(tensors, gradients)
-            self._backward_epilogue()
-        finally:
-            self._running_engine_backward = False
-
-    def _backward_prologue_per_tensor(self, grad: torch.Tensor) -> torch.Tensor:
-        return grad
-
-    def _start_timers(self, _: Any) -> None:
-        """Stages of many chunks overlap in DeepSpeed's per-phase timers; ours are in ``measured``."""
-
-    def _stop_timers(self, _: Any) -> None:
-        """See ``_start_timers``."""
-
     def is_last_stage(self) -> bool:
         """Whether this rank computes the loss (topologically the last one while the base class sets up)."""
         return bool(self.stage_id == self._loss_stage if self._started else super().is_last_stage())
@@ -209,33 +188,6 @@ class DIPEngine(PipelineEngine):
 
     def _exec_execute(self, instruction: Instruction) -> None:
         self._executor.execute(instruction)
-
-    def _exec_reduce_tied_grads(self) -> None:
-        """Give every trainable parameter a gradient first: all replicas must reduce, and weigh, the same ones."""
-        if isinstance(self.optimizer, BF16_Optimizer):
-            flags = self.optimizer.fp32_groups_has_gradients
-            for group in flags:
-                group[:] = [True] * len(group)
-        else:
-            for parameter in self.module.parameters():
-                if parameter.requires_grad and parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-        super()._exec_reduce_tied_grads()
-
-    def clip_fp32_gradients(self) -> None:
-        """Clip by the norm over all pipeline ranks (fp32 without ZeRO; DeepSpeed's takes one rank's)."""
-        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
-        owned = [p.grad for p in self.module.parameters() if p.grad is not None and not p.ds_pipe_replicated]
-        square = torch.zeros((), device=self.device, dtype=torch.float64)
-        for gradient in owned:
-            square += gradient.double().square().sum()
-        dist.all_reduce(square, group=self.grid.get_model_parallel_group())
-        norm = float(square.sqrt())
-        self._global_grad_norm = norm
-        factor = self.gradient_clipping() / (norm + 1e-6)
-        if factor < 1.0:
-            for gradient in gradients:
-                gradient.mul_(factor)
 
     def close(self) -> None:
         """Stop the planner and drop messages under way; ``ds_dip.shutdown`` calls it."""
@@ -259,11 +211,7 @@ class DIPEngine(PipelineEngine):
             self.__dict__.pop(name, None)
         self._modules.clear()
 
-    _INSTRUCTION_MAP = {  # noqa: RUF012  # DeepSpeed reads it from the class
-        **PipelineEngine._INSTRUCTION_MAP,  # the way in, see dualpipev
-        Execute: _exec_execute,
-        schedule.ReduceTiedGrads: _exec_reduce_tied_grads,
-    }
+    _INSTRUCTION_MAP = {**ReducingEngine._INSTRUCTION_MAP, Execute: _exec_execute}  # noqa: RUF012  # as DeepSpeed has it
 
 
 class _EngineCompute:

@@ -94,7 +94,8 @@ class Executor:
 
     ``loss_sum`` is the summed loss of the last run's microbatches on this rank (None where the
     loss is computed elsewhere), ``logits`` the outputs of the loss chunk by microbatch when asked
-    for, ``intervals`` the measured stages.
+    for, ``intervals`` the measured stages. ``watch`` is shown every stage's outputs, losses and the
+    gradients it hands back.
     """
 
     def __init__(
@@ -108,7 +109,9 @@ class Executor:
         device: torch.device,
         dtype: Callable[[str], torch.dtype],
         seed: int = 0,
+        watch: Callable[[Stage, Sequence[torch.Tensor]], None] | None = None,
     ) -> None:
+        self._watch = watch or (lambda _, __: None)
         self._model, self._partition, self._seed = model, partition, seed
         self._compute, self._transport, self._load = compute, transport, load
         self._device, self._dtype = device, dtype
@@ -246,6 +249,7 @@ class Executor:
         output = self._compute.forward(self._chunk(stage), x, context)
         tensors = list(output) if isinstance(output, tuple | list) else [output]
         self._check(run, stage, tensors)
+        self._watch(stage, tensors)
         backward = run.train and self._model.backward(stage.module)
         if backward:
             run.leaves[stage] = leaves
@@ -259,6 +263,7 @@ class Executor:
 
     def _lose(self, run: _Run, stage: Stage, output: Any, context: Context) -> None:
         loss = self._compute.loss(output, context)
+        self._watch(stage, [loss])
         if run.train:
             run.losses[stage] = loss
         value = loss.detach().clone()
@@ -307,9 +312,9 @@ class Executor:
                 self._compute.backward([o for o, _ in pairs], [g for _, g in pairs])
         for source, tensors in leaves:
             target = Stage("B", source.module, source.chunk, source.microbatch, source.sub)
-            run.handed[stage, target] = [
-                torch.zeros_like(t) if t.grad is None else t.grad for t in tensors if t.is_floating_point()
-            ]
+            gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors if t.is_floating_point()]
+            self._watch(stage, gradients)
+            run.handed[stage, target] = gradients
 
     def _gradients(self, run: _Run, forward: Stage, stage: Stage) -> Tensors:
         """Gradients of a forward's outputs, summed over all who took them."""

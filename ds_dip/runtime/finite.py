@@ -1,0 +1,72 @@
+"""NaN and infinity found before the optimizer's step, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from deepspeed import comm as dist
+
+from ds_dip.programs.program import Stage
+
+#: What a rank found: nothing, a stage, or a gradient of its parameters.
+_CLEAN, _STAGE, _GRADIENT = 0, 1, 2
+
+
+class NonFiniteError(RuntimeError):
+    """A loss, an activation or a gradient is NaN or infinite; the message says where it was first."""
+
+
+class FiniteCheck:
+    """Watches the stages of a batch on this rank; ``verdict`` compares notes over all ranks.
+
+    Watching adds a reduction a tensor and nothing that waits for the device: results are read once,
+    after the batch. ``modules`` are the names of the model's modules in data-flow order.
+    """
+
+    def __init__(self, modules: Sequence[str], device: torch.device) -> None:
+        self._modules, self._device = list(modules), device
+        self._watched: list[tuple[Stage, torch.Tensor]] = []
+
+    def begin(self) -> None:
+        """Start a batch."""
+        self._watched = []
+
+    def watch(self, stage: Stage, tensors: Sequence[torch.Tensor]) -> None:
+        """Note whether a stage's outputs, or the gradients it hands back, are finite."""
+        self._watched += [(stage, torch.isfinite(t).all()) for t in tensors if t.is_floating_point()]
+
+    def verdict(self, gradients: Sequence[torch.Tensor]) -> str | None:
+        """The sentence that names the first culprit, the same on every rank; None where all is finite.
+
+        ``gradients`` are those of this rank's parameters. All ranks call it together.
+        """
+        mine = torch.tensor(self._own(gradients), dtype=torch.int64, device=self._device)
+        gathered = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, mine)
+        found = [(row.tolist(), rank) for rank, row in enumerate(gathered) if int(row[0]) != _CLEAN]
+        if not found:
+            return None
+        # What comes first on the data's way explains what comes after it: rows are written to sort so.
+        (kind, backward, module, chunk, microbatch, sub), rank = min(found)
+        if kind == _GRADIENT:
+            return f"rank {rank}: a parameter's gradient is NaN or infinite, though no stage's tensors are"
+        what = "a gradient handed back by" if backward else "an output or the loss of"
+        name = self._modules[abs(module)]
+        return f"rank {rank}: {what} {name} chunk {abs(chunk)}, microbatch {microbatch}, sub {sub} is NaN or infinite"
+
+    def _own(self, gradients: Sequence[torch.Tensor]) -> list[int]:
+        if self._watched:
+            flags = torch.stack([flag for _, flag in self._watched]).tolist()
+            rows = [self._row(stage) for (stage, _), fine in zip(self._watched, flags, strict=True) if not fine]
+            if rows:
+                return min(rows)
+        if gradients and not bool(torch.stack([torch.isfinite(gradient).all() for gradient in gradients]).all()):
+            return [_GRADIENT, 0, 0, 0, 0, 0]
+        return [_CLEAN, 0, 0, 0, 0, 0]
+
+    def _row(self, stage: Stage) -> list[int]:
+        """Sorts forwards before backwards, and each in the order that data, or gradients, flow."""
+        sign = 1 if stage.kind == "F" else -1
+        module = self._modules.index(stage.module)
+        return [_STAGE, int(stage.kind == "B"), sign * module, sign * stage.chunk, stage.microbatch, stage.sub]
