@@ -100,6 +100,10 @@ class PlanSource(Protocol):
         """Tell what the newest training step took."""
         ...
 
+    def resume(self, corrections: Corrections | None) -> None:
+        """A saved run is continued: the next step may be any, and a leader corrects by these (None: by nothing)."""
+        ...
+
     def statistics(self) -> SourceStatistics:
         """Counts so far; a follower knows steps, kinds and waiting only."""
         ...
@@ -132,7 +136,7 @@ class LeaderSource:
         self._plan: StepPlan | None = None
         self._pending: list[Measurement] = []
         self._unwarmed = planner.corrections
-        self._steps = self._planned = self._evaluations = self._measured = 0
+        self._steps = self._planned = self._evaluations = self._measured = self._resumed = 0
         self._fallbacks: Counter[str] = Counter()
         self._reasons: list[str] = []
         self._seconds: list[float] = []
@@ -151,7 +155,8 @@ class LeaderSource:
     def next(self, step: int) -> StepPlan:
         """The step's plan, or the fallback; published before it is returned."""
         began = time.perf_counter()
-        with _Told(self._channel, _step_name(step)):
+        name = _step_name(step, self._resumed)
+        with _Told(self._channel, name):
             answer = self._ask(step)
             if answer.plan is None:
                 self._fallbacks[answer.cause] += 1
@@ -160,7 +165,7 @@ class LeaderSource:
             else:
                 plan = answer.plan
                 self._planned += 1
-        self._publish(_step_name(step), answer.record, plan)
+        self._publish(name, answer.record, plan)
         self._steps += 1
         self._waited += time.perf_counter() - began
         self._plan = plan
@@ -189,6 +194,12 @@ class LeaderSource:
             known = self._unwarmed if self._measured == 2 else self.corrections
             self._use(known.updated(self._pending))
             self._pending = []
+
+    def resume(self, corrections: Corrections | None) -> None:
+        """Continue a saved run with its corrections; records of steps that are run again get new names."""
+        self._resumed += 1
+        self._plan, self._pending, self._measured = None, [], 0
+        self.corrections = corrections or Corrections()
 
     def statistics(self) -> SourceStatistics:
         """Counts so far."""
@@ -237,13 +248,13 @@ class FollowerSource:
 
     def __init__(self, settings: PlannerSettings, channel: Channel, *, deadline_s: float = 120.0) -> None:
         self._settings, self._channel, self._deadline = settings, channel, deadline_s
-        self._steps = self._planned = self._evaluations = 0
+        self._steps = self._planned = self._evaluations = self._resumed = 0
         self._waited = 0.0
 
     def next(self, step: int) -> StepPlan:
         """The leader's plan of the step."""
         began = time.perf_counter()
-        plan = self._read(_step_name(step), step)
+        plan = self._read(_step_name(step, self._resumed), step)
         self._steps += 1
         self._planned += plan.kind == "planned"
         self._waited += time.perf_counter() - began
@@ -263,6 +274,10 @@ class FollowerSource:
 
     def measured(self, step: MeasuredStep) -> None:
         """Nothing: the leader has measured the same."""
+
+    def resume(self, corrections: Corrections | None) -> None:
+        """Read records of the continued run from now on."""
+        self._resumed += 1
 
     def statistics(self) -> SourceStatistics:
         """Counts so far."""
@@ -301,8 +316,9 @@ class _Told:
         raise PlanSourceError(sentence) from error
 
 
-def _step_name(step: int) -> str:
-    return f"step {step}"
+def _step_name(step: int, resumed: int) -> str:
+    """A step's record; one that is run again after a resume must not be taken for its earlier one."""
+    return f"step {step}, resumed {resumed} times" if resumed else f"step {step}"
 
 
 def _evaluation_name(number: int) -> str:

@@ -22,6 +22,7 @@ from ds_dip.models.context import Context
 from ds_dip.models.partition import Chunk
 from ds_dip.planner import PlanSource, StepPlan
 from ds_dip.programs.program import Instruction
+from ds_dip.runtime.checkpoint import Checkpoints
 from ds_dip.runtime.executor import Executor
 from ds_dip.runtime.feed import Feed
 from ds_dip.runtime.finite import FiniteCheck
@@ -33,7 +34,7 @@ from ds_dip.runtime.monitor import scalars
 from ds_dip.runtime.reduction import ReducingEngine
 
 
-class DIPEngine(ReducingEngine):
+class DIPEngine(Checkpoints, ReducingEngine):
     """Trains a DIPModule; made by ``ds_dip.initialize()``.
 
     ``plan`` is the plan of the last batch and ``measured`` its measured timeline. As a context

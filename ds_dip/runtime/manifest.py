@@ -1,0 +1,169 @@
+"""``ds-dip/checkpoint`` 1: what a checkpoint's folder holds, for which partition, and whether all of it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ds_dip.files import FileError, read_json
+from ds_dip.models.partition import Partition
+
+FORMAT = "ds-dip/checkpoint"
+#: The manifest's name in a checkpoint's folder.
+NAME = "ds_dip_checkpoint.json"
+#: The files next to the checkpoints that name the newest one, as DeepSpeed calls them.
+LATEST, LATEST_UNIVERSAL = "latest", "latest_universal"
+#: What must agree for DeepSpeed's own load: optimizer state is not keyed by layer, but by what these say.
+LAYOUT = ("partition_sha256", "pipeline_ranks", "replicas", "optimizer", "compute")
+_FIELDS = {
+    "universal": bool,
+    "step": int,
+    "partition": dict,
+    "partition_sha256": str,
+    "model": str,
+    "model_sha256": str,
+    "pipeline_ranks": int,
+    "replicas": int,
+    "optimizer": str,
+    "compute": str,
+    "sampler": dict,
+    "files": dict,
+}
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be written or used; one sentence, the same on every rank."""
+
+
+def partition_document(partition: Partition) -> dict[str, Any]:
+    """A partition as ``ds-dip/partition`` says it: ``ranks`` and per module its chunks."""
+    limits = dict(partition.sub_microbatch)
+    modules: dict[str, Any] = {}
+    for chunk in partition.chunks:
+        module = modules.setdefault(chunk.module, {"sub_microbatch": limits.get(chunk.module), "chunks": []})
+        module["laps"] = chunk.segment + 1
+        module["chunks"].append(
+            {"rank": chunk.rank, "segment": chunk.segment, "start": chunk.start, "stop": chunk.stop}
+        )
+    return {"ranks": partition.ranks, "modules": modules}
+
+
+def describe(manifest: Mapping[str, Any]) -> str:
+    """Where everything of a checkpoint or a run lives, in words: short hash, laps, layers, ranks, optimizer."""
+    modules = []
+    for name, module in manifest["partition"]["modules"].items():
+        chunks = module["chunks"]
+        layers = "+".join(str(chunk["stop"] - chunk["start"]) for chunk in chunks)
+        ranks = ",".join(str(chunk["rank"]) for chunk in chunks)
+        modules.append(f"{name} K={module['laps']} with {layers} layers on ranks {ranks}")
+    replicas = f"{manifest['replicas']} replica{'s' if manifest['replicas'] > 1 else ''}"
+    return (
+        f"partition {manifest['partition_sha256'][:8]} (P={manifest['pipeline_ranks']}, {replicas}; "
+        f"{'; '.join(modules)}; {manifest['optimizer']}, {manifest['compute']})"
+    )
+
+
+def resolve(folder: str | Path, tag: str | None, latest: str = LATEST) -> Path | None:
+    """The checkpoint's own folder: ``folder/tag``, or what the file ``latest`` in ``folder`` names.
+
+    None where there is no tag and no such file. Raises CheckpointError where the file cannot be
+    read or names nothing.
+    """
+    if tag is not None:
+        return Path(folder, tag)
+    path = Path(folder, latest)
+    try:
+        newest = path.read_text().strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); name a tag") from error
+    if not newest or "/" in newest:
+        raise CheckpointError(f"{path} holds {newest!r}, expected the name of a checkpoint; name a tag")
+    return Path(folder, newest)
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """The manifest of a checkpoint's folder; the files are not looked at (see ``check_files``).
+
+    Raises CheckpointError where there is no checkpoint, where it is not one of ds_dip's, or where a
+    field is wrong.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: there is no such checkpoint; give the folder it was saved in, and its tag")
+    path = folder / NAME
+    if not path.exists():
+        raise CheckpointError(
+            f"{folder}: has no {NAME}, so it is not a complete checkpoint of ds_dip; a stopped save leaves none, and "
+            "DeepSpeed's own converter writes none (use ds-dip checkpoint convert)"
+        )
+    try:
+        manifest = read_json(path, FORMAT)
+    except FileError as error:
+        raise CheckpointError(str(error)) from error
+    for name, kind in _FIELDS.items():
+        if not isinstance(manifest.get(name), kind):
+            raise CheckpointError(
+                f"{path}: field {name!r} is {repr(manifest.get(name))[:80]}, expected a {kind.__name__}; "
+                "take another checkpoint"
+            )
+    return manifest
+
+
+def check_files(folder: str | Path, manifest: Mapping[str, Any]) -> None:
+    """Check that every file of the manifest is there in its size.
+
+    Raises CheckpointError for the first that is missing or has another size.
+    """
+    for name, size in manifest["files"].items():
+        path = Path(folder, name)
+        try:
+            found = path.stat().st_size
+        except OSError as error:
+            raise CheckpointError(
+                f"{path}: cannot be found ({error.strerror}), so the checkpoint is incomplete; take another one"
+            ) from error
+        if found != size:
+            raise CheckpointError(
+                f"{path}: has {found} bytes and was written with {size}, so the checkpoint is damaged; take another one"
+            )
+
+
+def refusal(folder: str | Path, saved: Mapping[str, Any], run: Mapping[str, Any], *, universal: bool) -> str:
+    """Why a checkpoint cannot be loaded into a run, in one sentence; empty where it can.
+
+    ``saved`` is the checkpoint's manifest, ``run`` what the run would write itself, and
+    ``universal`` whether its configuration says ``load_universal``.
+    """
+    folder = Path(folder)
+    if saved["model_sha256"] != run["model_sha256"]:
+        return (
+            f"{folder}: was saved from model {saved['model']!r} ({saved['model_sha256'][:8]}), this run trains "
+            f"{run['model']!r} ({run['model_sha256'][:8]}); load it into the model it is of"
+        )
+    if universal != saved["universal"]:
+        if universal:
+            return (
+                f'{folder}: is not a universal checkpoint, and "checkpoint.load_universal" is true; run '
+                f'{command(folder)} and load {folder.name}_universal, or set "checkpoint.load_universal" to false'
+            )
+        return f'{folder}: is a universal checkpoint; set "checkpoint": {{"load_universal": true}} to load it'
+    if not universal and any(saved[key] != run[key] for key in LAYOUT):
+        return (
+            f"{folder}: was saved under {describe(saved)}, this run has {describe(run)}, and optimizer state cannot be "
+            f'carried over as it is; run {command(folder)}, then load {folder.name}_universal with "checkpoint": '
+            '{"load_universal": true}'
+        )
+    return ""
+
+
+def command(folder: str | Path) -> str:
+    """The conversion command for a checkpoint."""
+    return f"ds-dip checkpoint convert {folder} {folder}_universal"
+
+
+def missing_parameters(manifest: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Those of a rank's trained parameters that a universal checkpoint does not hold."""
+    return [name for name in names if f"zero/{name}/fp32.pt" not in manifest["files"]]
