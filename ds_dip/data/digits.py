@@ -24,6 +24,8 @@ BEGIN, ANSWER, END, IMAGE = 1, 2, 3, 4
 VOCABULARY = 128
 SIDE = 8
 _HELD_OUT_SHARE = 0.2
+#: Standard deviation of the pixels around the mean image.
+_DEVIATION = 0.27
 
 
 class Digits:
@@ -41,7 +43,7 @@ class Digits:
         split: str = "train",
         seed: int = 0,
         patch: int = 2,
-        merge: int = 4,
+        merge: int = 16,
         images: int = 12,
         text_only: bool = True,
         typed: int = 2,
@@ -133,6 +135,8 @@ class Digits:
     def _pixels(self, images: np.ndarray, index: int) -> list[np.ndarray]:
         if self.split == "train" and len(images):
             images = _augment(images, np.random.default_rng([self.seed, index]))
+        # Around the mean image: what all images share would drown what tells them apart in a young encoder.
+        images = (images - _mean_image()) / _DEVIATION
         side = SIDE // self.patch
         cut = images.reshape(-1, side, self.patch, side, self.patch).transpose(0, 1, 3, 2, 4)
         return list(cut.reshape(-1, self.patches, self.patch**2))
@@ -149,13 +153,13 @@ def digit_hits(predicted: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
 
 @cache
 def _digits() -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
-    """Images float32 [n, 8, 8] and classes [n] of both splits."""
+    """Images float32 [n, 8, 8], from 0 to 1, and classes [n] of both splits."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ValueError("the digits task needs scikit-learn; install it with pip install scikit-learn") from error
     pixels, classes = load_digits(return_X_y=True)
-    images = ((pixels.reshape(-1, SIDE, SIDE) / 16.0 - 0.3) / 0.38).astype(np.float32)
+    images = (pixels.reshape(-1, SIDE, SIDE) / 16.0).astype(np.float32)
     random = np.random.default_rng(0)
     held_out = np.zeros(len(classes), dtype=bool)
     for digit in range(10):
@@ -165,6 +169,12 @@ def _digits() -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
         "train": (images[~held_out], classes[~held_out]),
         "held_out": (images[held_out], classes[held_out]),
     }
+
+
+@cache
+def _mean_image() -> np.ndarray:
+    mean: np.ndarray = _digits()["train"][0].mean(axis=0)
+    return mean
 
 
 def _augment(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -179,8 +189,7 @@ def _augment(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
     source = np.clip(source, 0, SIDE + 0.999)
     whole = source.astype(np.int64)
     (low_row, low_column), (row, column) = whole, source - whole
-    background = float(images.min())
-    padded = np.pad(images, ((0, 0), (1, 1), (1, 1)), constant_values=background)
+    padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     which = np.arange(n)[:, None, None]
     mixed = (
         padded[which, low_row, low_column] * (1 - row) * (1 - column)
@@ -188,6 +197,6 @@ def _augment(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
         + padded[which, low_row + 1, low_column] * row * (1 - column)
         + padded[which, low_row + 1, low_column + 1] * row * column
     )
-    contrast, noise = random.uniform(0.85, 1.15, (n, 1, 1)), random.normal(0.0, 0.1, images.shape)
+    contrast, noise = random.uniform(0.85, 1.15, (n, 1, 1)), random.normal(0.0, 0.04, images.shape)
     augmented: np.ndarray = (mixed * contrast + noise).astype(np.float32)
     return augmented

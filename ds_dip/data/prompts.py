@@ -42,7 +42,7 @@ def _reading(random: Random, digits: Sequence[str], single: bool) -> Turns:
     # How readily a conversation starts another turn: from one turn for all digits to one turn a digit.
     eagerness = 0.0 if single else random.choice((0.0, 0.5, 1.0, 1.0))
     cuts = [place for place in range(1, len(marked)) if random.random() < eagerness]
-    turns = []
+    turns: list[tuple[str, str]] = []
     for start, stop in zip((0, *cuts), (*cuts, len(marked)), strict=True):
         part = marked[start:stop]
         listed = part[0] + "".join(random.choice(_BETWEEN) + mark for mark in part[1:])

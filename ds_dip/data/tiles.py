@@ -12,7 +12,7 @@ from random import Random
 AI2D = {1: 5793, 3: 3710, 4: 603, 5: 2307}
 
 #: How often a sample holds no, one, two or three pictures: text-only samples, and the tail of conversations.
-PICTURES = (0.25, 0.55, 0.13, 0.07)
+PICTURES = (0.2, 0.65, 0.1, 0.05)
 
 
 def picture_count(random: Random) -> int:

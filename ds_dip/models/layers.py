@@ -137,21 +137,26 @@ class Block(nn.Module):
 
 
 class Merger(nn.Module):
-    """The adapter: every square of ``merge`` patches [N, hidden] becomes one row [M, output]."""
+    """The adapter: every square of ``merge`` patches [N, hidden] becomes one row [M, output].
+
+    Before the language model reads images, gradients push all rows the same way. Patches are divided by sqrt(merge),
+    so that the wide first projection moves no faster than a block's, and the activation is odd, so that it adds no
+    mean: else the rows become one constant that hides the images, and learning starts hundreds of steps later.
+    """
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         o = layer.options
         self.merge = o["merge"]
         self.norm = layer_norm(o["hidden"])
-        self.inner = _linear(o["merge"] * o["hidden"], o["output"], bias=True)
+        self.inner = _linear(o["merge"] * o["hidden"], o["output"], bias=True, scale=sqrt(o["merge"]))
         self.output = _linear(o["output"], o["output"], bias=True)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Merge neighbours and project them to the language model's width."""
         order = squares(context.sizes.tokens, self.merge, x.device)
-        merged = self.norm(x).index_select(0, order).view(-1, self.merge * x.shape[1])
-        output: Tensor = self.output(functional.gelu(self.inner(merged), approximate="tanh"))
+        merged = self.norm(x).index_select(0, order).view(-1, self.merge * x.shape[1]) / sqrt(self.merge)
+        output: Tensor = self.output(torch.tanh(self.inner(merged)))
         return output
 
 
