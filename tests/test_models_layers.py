@@ -123,7 +123,7 @@ def test_the_merger_takes_squares_of_neighbours():
     x = torch.randn(16, 3, dtype=torch.float64)
     rows = [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
     squares = torch.stack([layer.norm(x)[row].flatten() for row in rows])
-    expected = layer.output(torch.tanh(layer.inner(squares / 2)))
+    expected = layer.output(torch.tanh(layer.inner(squares / 4)))
     torch.testing.assert_close(layer(x, context([16], 4)), expected)
 
 

@@ -48,7 +48,8 @@ class PatchEmbedding(nn.Module):
         o = layer.options
         (self.field,) = layer.fields
         self.side = o["side"]
-        self.project = _linear(o["patch"] ** 2 * o["channels"], o["hidden"], bias=True)
+        # Large beside what the blocks add, for the reason that Merger gives.
+        self.project = _linear(o["patch"] ** 2 * o["channels"], o["hidden"], bias=True, scale=4.0)
         self.rows = nn.Parameter(torch.randn(o["side"], o["hidden"]) * _EMBEDDING)
         self.columns = nn.Parameter(torch.randn(o["side"], o["hidden"]) * _EMBEDDING)
 
@@ -139,9 +140,10 @@ class Block(nn.Module):
 class Merger(nn.Module):
     """The adapter: every square of ``merge`` patches [N, hidden] becomes one row [M, output].
 
-    Before the language model reads images, gradients push all rows the same way. Patches are divided by sqrt(merge),
-    so that the wide first projection moves no faster than a block's, and the activation is odd, so that it adds no
-    mean: else the rows become one constant that hides the images, and learning starts hundreds of steps later.
+    Before the language model reads images, gradients push all rows the same way, and rows that have become one
+    constant hide the images: learning then starts hundreds of steps later. So patches are divided by ``merge`` (and
+    the first projection's weights multiplied), which slows the widest projection down, the activation is odd, which
+    adds no mean, and rows start large.
     """
 
     def __init__(self, layer: Layer) -> None:
@@ -149,13 +151,13 @@ class Merger(nn.Module):
         o = layer.options
         self.merge = o["merge"]
         self.norm = layer_norm(o["hidden"])
-        self.inner = _linear(o["merge"] * o["hidden"], o["output"], bias=True, scale=sqrt(o["merge"]))
-        self.output = _linear(o["output"], o["output"], bias=True)
+        self.inner = _linear(o["merge"] * o["hidden"], o["output"], bias=True, scale=o["merge"])
+        self.output = _linear(o["output"], o["output"], bias=True, scale=2.0)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Merge neighbours and project them to the language model's width."""
         order = squares(context.sizes.tokens, self.merge, x.device)
-        merged = self.norm(x).index_select(0, order).view(-1, self.merge * x.shape[1]) / sqrt(self.merge)
+        merged = self.norm(x).index_select(0, order).view(-1, self.merge * x.shape[1]) / self.merge
         output: Tensor = self.output(torch.tanh(self.inner(merged)))
         return output
 
