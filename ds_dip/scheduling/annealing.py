@@ -20,7 +20,8 @@ from ds_dip.scheduling.queueing import Words
 class Space(NamedTuple):
     """What annealing moves in: tasks (n,), predecessor rows, offsets of ranks in a sequence.
 
-    ``follow`` is the least time from a task's end to the batch's. ``table`` (identities,
+    ``head`` and ``follow`` are the least times from the batch's start to a task's and from its end
+    to the batch's; ``base`` (ranks,) is the memory in use before a rank's first task. ``table`` (identities,
     microbatches) holds the task of a microbatch that plays a role (kind, module, chunk, sub), or
     -1; rows run along the chain. ``pair_of`` (n,) is a task's pair or -1, ``pairs`` (k, 3) their
     tasks, ``choice_values[choice_ptr[k]:choice_ptr[k+1]]`` (forward, backward and weight duration,
@@ -31,12 +32,14 @@ class Space(NamedTuple):
     pred_ptr: Ints32
     pred: Ints32
     pred_delay: Floats
+    head: Floats
     follow: Floats
     acquire: Floats
     net: Floats
     limit: Floats
     rank: Ints32
     offset: Ints32
+    base: Floats
     table: Ints32
     limited: bool
     pair_of: Ints32
@@ -75,7 +78,7 @@ def fits(
     s: Space, acquire: Floats, net: Floats, sequence: Ints32, level: Floats, first: int, last: int, own: int
 ) -> bool:
     """Fill ``level`` (use after each place) from ``first`` to ``last`` (exclusive); False where over the limit."""
-    use = level[first - 1] if first > s.offset[own] else 0.0
+    use = level[first - 1] if first > s.offset[own] else s.base[own]
     for place in range(first, last):
         task = sequence[place]
         if use + acquire[task] > s.limit[own]:
@@ -138,6 +141,43 @@ def critical(s: Space, sequence: Ints32, where: Ints32, start: Floats, end: Floa
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
+def block(
+    s: Space,
+    sequence: Ints32,
+    where: Ints32,
+    path: Ints32,
+    length: int,
+    start: Floats,
+    end: Floats,
+    state: Words,
+) -> tuple[int, int]:
+    """First and last place of a block on one rank: critical tasks, or (1 in 16) any without idle time.
+
+    Only moves to the border of a critical block can shorten the schedule at once.
+    """
+    if draw(state, 16):
+        middle = draw(state, length)
+        first = last = middle
+        while first + 1 < length and where[path[first + 1]] == where[path[first]] - 1:
+            first += 1
+        while last > 0 and where[path[last - 1]] == where[path[last]] + 1:
+            last -= 1
+        low, high = where[path[first]], where[path[last]]
+        own = s.rank[path[middle]]
+        return max(low, s.offset[own]), min(high, s.offset[own + 1] - 1)
+    low = high = draw(state, sequence.shape[0])
+    own = s.rank[sequence[low]]
+    floor, ceiling = s.offset[own], s.offset[own + 1] - 1
+    while low > floor and high - low < 20 and end[sequence[low - 1]] >= start[sequence[low]]:
+        low -= 1
+    while high < ceiling and high - low < 40 and end[sequence[high]] >= start[sequence[high + 1]]:
+        high += 1
+    if low == high:
+        low, high = max(floor, low - 1), min(ceiling, high + 1)
+    return low, high
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
 def anneal(
     s: Space,
     sequence: Ints32,
@@ -175,7 +215,8 @@ def anneal(
         if not fits(s, acquire, net, sequence, level, s.offset[own], s.offset[own + 1], own):
             return -1.0, 0
     trial[:n] = level
-    current = retime(duration, s.pred_ptr, s.pred, s.pred_delay, s.follow, sequence, s.offset, np.inf, start, end, room)
+    rows = (s.pred_ptr, s.pred, s.pred_delay, s.head, s.follow)
+    current = retime(duration, *rows, sequence, s.offset, np.inf, start, end, room)
     if current < 0:
         return current, 0
     record = current
@@ -221,29 +262,17 @@ def anneal(
                         possible = False
                         break
         else:
-            if draw(state, 20) == 0:
-                task = draw(state, n)
-            else:
-                task = path[draw(state, length)]
-            own = s.rank[task]
-            source = low = high = where[task]
-            floor, ceiling = s.offset[own], s.offset[own + 1] - 1
-            # The block: neighbours on the rank without idle time between.
-            while low > floor and end[sequence[low - 1]] >= start[sequence[low]] and source - low < 40:
-                low -= 1
-            while high < ceiling and end[sequence[high]] >= start[sequence[high + 1]] and high - source < 40:
-                high += 1
+            low, high = block(s, sequence, where, path, length, start, end, state)
             if low == high:
-                low, high = max(floor, low - 1), min(ceiling, high + 1)
-                if low == high:
-                    continue
-            kind = draw(state, 4)
-            if kind == 0:
-                target = source - 1 if source > low else source + 1
-            elif kind == 1:
+                continue
+            own = s.rank[sequence[low]]
+            source = low + draw(state, high - low + 1)
+            kind = draw(state, 5)
+            if kind < 2:
+                source = low if draw(state, 2) else high
+                target = low + 1 if source == low else high - 1
+            elif kind < 4:
                 target = low if draw(state, 2) else high
-            elif kind == 2:
-                target = min(high, source + 1)
             else:
                 target = low + draw(state, high - low + 1)
             if target == source:
@@ -257,19 +286,8 @@ def anneal(
             used += 1
             heat *= cooling
             chance = (draw(state, 1 << 30) + 1) / (1 << 30)
-            result = retime(
-                duration,
-                s.pred_ptr,
-                s.pred,
-                s.pred_delay,
-                s.follow,
-                sequence,
-                s.offset,
-                current - heat * np.log(chance),
-                trial_start,
-                trial_end,
-                room,
-            )
+            until = current - heat * np.log(chance)
+            result = retime(duration, *rows, sequence, s.offset, until, trial_start, trial_end, room)
         if result >= 0:
             current = result
             start, trial_start = trial_start, start

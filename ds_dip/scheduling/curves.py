@@ -12,10 +12,11 @@ Point = tuple[float, int, float]
 
 def plot(curves: Mapping[str, Sequence[Point]]) -> str:
     """An SVG document of (seconds, evaluations, makespan) by method, both axes of effort logarithmic."""
-    parts = [
+    head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
         'font-size="11"><rect width="100%" height="100%" fill="white"/>'
-    ]
+    )
+    parts = [head]
     for panel, (column, name) in enumerate(((0, "seconds"), (1, "evaluations"))):
         parts += _panel(curves, column, name, panel * WIDTH)
     return "\n".join([*parts, "</svg>", ""])

@@ -16,20 +16,20 @@ Units = NDArray[np.uint32]
 
 
 class Compact(NamedTuple):
-    """Durations (n,) and predecessors as compressed rows: what re-timing needs."""
+    """Durations (n,), predecessors as compressed rows and earliest starts: what re-timing needs."""
 
     duration: Floats
     pred_ptr: Ints32
     pred: Ints32
     pred_delay: Floats
+    head: Floats
 
 
 def compact_of(arrays: Arrays) -> Compact:
     """What re-timing needs, whether or not the problem fits into memory."""
     if "compact" not in arrays.cache:
-        arrays.cache["compact"] = Compact(
-            arrays.duration, arrays.pred_ptr.astype(np.int32), arrays.pred.astype(np.int32), arrays.pred_delay
-        )
+        rows = (arrays.pred_ptr.astype(np.int32), arrays.pred.astype(np.int32), arrays.pred_delay)
+        arrays.cache["compact"] = Compact(arrays.duration, *rows, np.zeros(arrays.n))
     return arrays.cache["compact"]  # type: ignore[no-any-return]
 
 

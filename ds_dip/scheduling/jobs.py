@@ -6,6 +6,7 @@ They take and give sequences: the tasks of rank 0 in order, then those of rank 1
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,12 @@ from ds_dip.scheduling.mirror import mirrored
 from ds_dip.scheduling.space import space_of
 from ds_dip.scheduling.strategies import choose
 from ds_dip.scheduling.timing import by_rank, flat
+from ds_dip.scheduling.window import window
 
-FIRST_JOB, LONGEST_JOB = 0.02, 1.0
+if TYPE_CHECKING:
+    from ds_dip.scheduling.annealing import Space
+
+FIRST_JOB, LONGEST_JOB = 0.06, 1.0
 """Seconds that jobs take, about: they grow from the first to the longest."""
 REORDER_COST, DECODE_COST = 12e-9, 150e-9
 """Seconds a task, about: they size jobs, and being constants they keep searches reproducible."""
@@ -93,15 +98,56 @@ def reorder(
     seed: int,
 ) -> Found:
     """Anneal per-rank orders, and the choices of pairs with them; temperatures in time units."""
+    chosen, makespan, best, used = _anneal(
+        space_of(arrays), sequence, choices, evaluations, hot, cold, bound, swaps, seed
+    )
+    return Found(makespan, best, chosen, used)
+
+
+def rewind(
+    arrays: Arrays,
+    sequence: Ints32,
+    choices: tuple[int, ...],
+    tasks: int,
+    evaluations: int,
+    hot: float,
+    cold: float,
+    bound: float,
+    swaps: int,
+    seed: int,
+) -> Found:
+    """Anneal a window of about ``tasks`` tasks somewhere in a sequence; choices stay as they are."""
+    chosen = arrays.with_choices(choices)
+    first = int(np.random.default_rng(seed).integers(max(1, arrays.n - tasks // 2)))
+    space, places, start = window(chosen, sequence, first, tasks)
+    _, makespan, best, used = _anneal(space, start, (), evaluations, hot, cold, bound, swaps, seed)
+    if not np.isfinite(makespan):
+        return Found(np.inf, sequence, choices, used)
+    moved = sequence.copy()
+    moved[places] = sequence[places][best]
+    return Found(evaluate(chosen, moved), moved, choices, used)
+
+
+def _anneal(
+    space: Space,
+    sequence: Ints32,
+    choices: tuple[int, ...],
+    evaluations: int,
+    hot: float,
+    cold: float,
+    bound: float,
+    swaps: int,
+    seed: int,
+) -> tuple[tuple[int, ...], float, Ints32, int]:
     from ds_dip.scheduling import annealing
 
     current, best = sequence.copy(), sequence.copy()
     chosen = np.array(choices, dtype=np.int32)
     best_chosen = chosen.copy()
-    ints = np.empty(3 * arrays.n + 3 * arrays.ranks, dtype=np.int32)
-    floats = np.empty(6 * arrays.n)
+    n, ranks = len(sequence), len(space.base)
+    ints, floats = np.empty(3 * n + 3 * ranks, dtype=np.int32), np.empty(6 * n)
     makespan, used = annealing.anneal(
-        space_of(arrays),
+        space,
         current,
         chosen,
         best,
@@ -115,7 +161,7 @@ def reorder(
         ints,
         floats,
     )
-    return Found(makespan if makespan >= 0 else np.inf, best, tuple(best_chosen.tolist()), used)
+    return tuple(best_chosen.tolist()), makespan if makespan >= 0 else np.inf, best, used
 
 
 def decode(

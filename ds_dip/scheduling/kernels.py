@@ -19,6 +19,7 @@ def retime(
     pred_ptr: Ints32,
     pred: Ints32,
     pred_delay: Floats,
+    head: Floats,
     follow: Floats,
     sequence: Ints32,
     offset: Ints32,
@@ -29,7 +30,8 @@ def retime(
 ) -> float:
     """Earliest times of changed orders: ``sequence[offset[r]:offset[r+1]]`` is rank r's.
 
-    ``follow`` (n,) is the least time between a task's end and the batch's. Fills ``start`` and
+    ``head`` (n,) is the earliest start of a task by what lies outside, ``follow`` (n,) the least
+    time between its end and the batch's. Fills ``start`` and
     ``end`` (n,) and returns the makespan; -1 for a cycle; -2, without finishing, as soon as the
     makespan must exceed ``until``. ``scratch`` has n + 3 ranks values.
     """
@@ -56,7 +58,7 @@ def retime(
         free = end[sequence[position - 1]] if position > offset[own] else 0.0
         while position < last:
             task = sequence[position]
-            begin = free
+            begin = max(free, head[task])
             blocked = -1
             for edge in range(pred_ptr[task], pred_ptr[task + 1]):
                 finish = end[pred[edge]]

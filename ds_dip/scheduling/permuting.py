@@ -88,11 +88,17 @@ def permute(
     for used in range(evaluations):
         trial[:] = bundles
         if used:
-            if owners > 1 and draw(state, 2):
-                one = draw(state, owners)
-                other = draw(state, owners - 1)
-                other += other >= one
-                gather(bundles, owner, one, other, trial)
+            kind = draw(state, 4)
+            if owners > 1 and kind < 2:
+                # A microbatch moves before another one: any, or one nearby.
+                place = draw(state, many)
+                one = owner[bundles[place]]
+                nearby = place - 12 + draw(state, 25)
+                other = np.int64(owner[bundles[min(many - 1, max(0, nearby))]])
+                if kind == 0 or one == other:
+                    other = draw(state, owners)
+                if one != other:
+                    gather(bundles, owner, one, other, trial)
             else:
                 source = draw(state, many)
                 reach = max(2, many // 4)

@@ -28,12 +28,15 @@ from ds_dip.scheduling.jobs import (
     evaluate,
     reorder,
     restrategize,
+    rewind,
 )
 from ds_dip.scheduling.mirror import mirrored
 from ds_dip.scheduling.problem import InfeasibleError
 from ds_dip.scheduling.timing import flat, interleaving
 
 ELITE = 6
+WINDOW = 200
+"""Tasks in the smallest window that is annealed on its own; larger ones have up to four times as many."""
 Progress = Callable[[float, float, int, float], None]
 """Called with the best makespan, the bound, evaluations and seconds so far."""
 
@@ -102,6 +105,8 @@ class Portfolio:
         self.arrays, self.pool, self.bound, self.start = arrays, pool, bound, start
         self.random = random.Random(seed)
         self.ways = {"orders": 1.0, "elite": 1.0, "forward": 1.0, "backward": 1.0}
+        if arrays.n > 2 * WINDOW:
+            self.ways["window"] = 1.0
         if any(len(pair.choices) > 1 for pair in arrays.problem.pairs):
             self.ways["strategies"] = 1.0
         self.priorities: dict[bool, tuple[float, Ints32]] = {}
@@ -143,24 +148,29 @@ class Portfolio:
         way = self.random.choices(list(self.ways), list(self.ways.values()))[0]
         if turn < len(self.ways):
             way = list(self.ways)[turn]
-        share = min(LONGEST_JOB, FIRST_JOB * 1.05**self.rounds)
+        share = min(LONGEST_JOB, FIRST_JOB * 1.1**self.rounds, (self.pool.budget.seconds or 8.0) / 8)
         seed = self.random.getrandbits(62)
         arrays, elite = self.arrays, self.pool.elite
         scale, target = self.pool.best, self.bound * (1 + 1e-9)
-        chosen = elite[0] if way == "orders" else self.random.choice(elite)
+        chosen = elite[0] if way in ("orders", "window") else self.random.choice(elite)
         if way == "strategies":
             return way, lambda: restrategize(arrays, chosen[1], chosen[2])
         if way in ("forward", "backward"):
             count = self._count(share, DECODE_COST * arrays.n + 1e-6, workers)
             backwards = way == "backward"
             start = self.priorities[backwards][1]
-            heat = self.random.choice((0.003, 0.01, 0.03)) * scale
+            heat = self.random.choice((0.001, 0.003, 0.01)) * scale
             choices = self.random.choice([elite[0][2], chosen[2], *self.start])
             return way, lambda: decode(arrays, choices, backwards, start, count, heat, heat / 20, target, seed)
         count = self._count(share, REORDER_COST * arrays.n + 3e-7, workers)
-        heat = self.random.choice((0.003, 0.01, 0.03, 0.06)) * scale
+        heat = self.random.choice((0.005, 0.01, 0.02, 0.03)) * scale
         swaps = self.random.choice((10, 100, 300))
-        cold = max(heat / 40, 1e-5 * scale)
+        cold = heat / 10
+        if way == "window":
+            tasks = WINDOW * self.random.choice((1, 2, 4))
+            count = self._count(share, REORDER_COST * tasks + 3e-7, workers)
+            heat, cold = heat * tasks / arrays.n, cold * tasks / arrays.n
+            return way, lambda: rewind(arrays, chosen[1], chosen[2], tasks, count, heat, cold, target, swaps, seed)
         return way, lambda: reorder(arrays, chosen[1], chosen[2], count, heat, cold, target, swaps, seed)
 
     def _count(self, share: float, cost: float, workers: int) -> int:

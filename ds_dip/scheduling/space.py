@@ -49,6 +49,7 @@ def _space(arrays: Arrays) -> Space:
         limit=arrays.capacity * (1 + SLACK),
         rank=arrays.rank.astype(np.int32),
         offset=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
+        base=np.zeros(arrays.ranks),
         table=roles(arrays).astype(np.int32),
         limited=bool(np.isfinite(arrays.capacity).any()),
         pair_of=pair_of,
