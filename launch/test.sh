@@ -16,7 +16,7 @@ fi
 
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 # The port of tests/distributed/ranks.py: a run that is cut short leaves buffers named after it.
-trap 'remove_buffers 29617' EXIT
+trap 'remove_buffers "${DS_DIP_TEST_PORT:-29617}"' EXIT
 
 ruff check .
 ruff format --check .

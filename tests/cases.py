@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model, Sizes
@@ -113,13 +114,22 @@ class Case:
         return [s for batch in self.batches for microbatch in batch.microbatches for s in microbatch.samples]
 
 
-def random_case(seed: int, *, ranks: int, replicas: int = 1, toy_seed: int | None = None, **fixed: int) -> Case:
+def random_case(
+    seed: int, *, ranks: int, replicas: int = 1, toy_seed: int | None = None, dropout: float = 0.0, **fixed: Any
+) -> Case:
     """Modules 1 to 3, K 1 to 3, any share of samples with a modality, 1 to 6 microbatches of 1 to 3 samples."""
     rng = random.Random(seed)
     encoders = fixed.get("encoders", rng.randint(0, 2))
     layers = fixed.get("layers", ranks * 3)
-    frozen = [name for name in ("vision", "audio")[:encoders] if rng.random() < 0.15] if "frozen" not in fixed else []
-    toy = Toy(seed if toy_seed is None else toy_seed, encoders=encoders, layers=layers, frozen=frozen)
+    frozen = [name for name in ("vision", "audio")[:encoders] if rng.random() < 0.15]
+    toy = Toy(
+        seed if toy_seed is None else toy_seed,
+        encoders=encoders,
+        layers=layers,
+        frozen=fixed.get("frozen", frozen),
+        tied=fixed.get("tied", False),
+        dropout=dropout,
+    )
     most = layers // ranks
     laps = {module.name: fixed.get("laps", rng.randint(1, most)) for module in toy.model.modules}
     partition = random_partition(toy.model, ranks, laps, rng)

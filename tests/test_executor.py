@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,8 +24,8 @@ class Compute:
         self.layers, self.count = layers, count
 
     def forward(self, chunk: Chunk, x: Any, context: Any) -> Any:
-        for layer in self.layers[chunk.module][chunk.start : chunk.stop]:
-            x = layer(x, context)
+        for index, layer in enumerate(self.layers[chunk.module][chunk.start : chunk.stop], chunk.start):
+            x = layer(x, replace(context, layer=f"{chunk.module}.{index}"))
         return x
 
     def loss(self, output: Any, context: Any) -> torch.Tensor:
@@ -112,7 +113,9 @@ def largest_error(got: dict, wanted: dict) -> float:
 
 @pytest.mark.parametrize("seed", range(120))
 def test_gradients_are_those_of_one_process(seed: int) -> None:
-    case = random_case(seed, ranks=(1, 2, 3, 4)[seed % 4], replicas=1 + seed % 2)
+    case = random_case(
+        seed, ranks=(1, 2, 3, 4)[seed % 4], replicas=1 + seed % 2, dropout=0.4 * (seed % 3 == 0), tied=seed % 5 == 0
+    )
     layers, wanted = case.toy.layers(), case.toy.layers()
     loss = run(case, layers)
     expected = case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, wanted)

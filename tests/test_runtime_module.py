@@ -47,7 +47,7 @@ def test_every_layer_is_built_once_and_in_order() -> None:
 
 def test_a_frozen_module_has_no_trainable_parameter() -> None:
     toy = Toy(3, encoders=1, layers=3, frozen=["vision"])
-    module = build(toy, random_case(3, ranks=1, encoders=1, layers=3, frozen=0).partition)
+    module = build(toy, random_case(3, ranks=1, encoders=1, layers=3, frozen=()).partition)
     for chunk in module.local_chunks:
         trainable = [p.requires_grad for layer in module.layers_of(chunk).values() for p in layer.parameters()]
         assert all(trainable) == any(trainable) == (chunk.module != "vision")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from deepspeed.runtime.pipe.module import TiedLayerSpec
 from torch import nn
 
 from ds_dip.data.metadata import SampleMetadata
 from ds_dip.models.context import Context
+from ds_dip.models.dropout import Dropout
 from ds_dip.models.spec import Layer, Model, Module, Sizes, TensorSpec
 
 ENCODERS = ("vision", "audio")
@@ -20,15 +23,21 @@ ENCODERS = ("vision", "audio")
 class Mix(nn.Module):
     """Rows of an instance see each other, rows of different instances do not."""
 
-    def __init__(self, width: int, carry: str) -> None:
+    def __init__(self, width: int, carry: str, dropout: float = 0.0, seed: int | None = None) -> None:
         super().__init__()
-        self.linear, self.carry = nn.Linear(width, width), carry
+        if seed is None:
+            self.linear = nn.Linear(width, width)
+        else:
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                self.linear = nn.Linear(width, width)
+        self.carry, self.dropout = carry, Dropout(dropout)
 
     def forward(self, x: Any, context: Context) -> Any:
         mask, hidden, rest = unpack(x, self.carry)
         parts = hidden.split(list(context.sizes.tokens))
         mean = torch.cat([part.mean(0, keepdim=True).expand_as(part) for part in parts])
-        out = hidden + torch.tanh(self.linear(hidden + mean))
+        out = hidden + self.dropout(torch.tanh(self.linear(hidden + mean)), context)
         if mask is not None:
             out = out * (1 + mask.unsqueeze(1).to(out.dtype) / 10)
         return pack(mask, out, rest, self.carry)
@@ -100,9 +109,22 @@ def loss_sum(output: torch.Tensor, context: Context) -> torch.Tensor:
 
 
 class Toy:
-    """A random model: ``model`` describes it, ``layers()`` builds it, the same every time."""
+    """A random model: ``model`` describes it, ``layers()`` builds it, the same every time.
 
-    def __init__(self, seed: int, *, encoders: int, layers: int, frozen: Sequence[str] = ()) -> None:
+    ``tied`` shares the backbone's second and last but one layer, ``dropout`` is that of all mixing layers.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        encoders: int,
+        layers: int,
+        frozen: Sequence[str] = (),
+        tied: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        self.tied = tied and layers >= 4
         rng = random.Random(seed)
         self.seed, self.encoders = seed, ENCODERS[:encoders]
         self.width = {name: rng.choice((4, 6)) for name in (*self.encoders, "language")}
@@ -114,7 +136,7 @@ class Toy:
             width = self.width[name]
             self.factories[name] = [
                 lambda name=name, width=width: Load(name, width, carry[name]),
-                *[lambda name=name, width=width: Mix(width, carry[name])] * (layers - 2),
+                *[lambda name=name, width=width: Mix(width, carry[name], dropout)] * (layers - 2),
                 lambda name=name, width=width: Merge(width, backbone, carry[name]),
             ]
             specs = [
@@ -124,9 +146,20 @@ class Toy:
             modules.append(Module(name, tuple(specs), frozen=name in frozen))
         self.factories["language"] = [
             lambda: Fuse(self.encoders, backbone, carry["language"]),
-            *[lambda: Mix(backbone, carry["language"])] * (layers - 2),
+            *[lambda: Mix(backbone, carry["language"], dropout)] * (layers - 2),
             lambda: Head(backbone, carry["language"]),
         ]
+        if self.tied:
+            spec = TiedLayerSpec(
+                "mix",
+                Mix,
+                backbone,
+                carry["language"],
+                dropout,
+                seed,
+                tied_weight_attr=["linear.weight", "linear.bias"],
+            )
+            self.factories["language"][1] = self.factories["language"][layers - 2] = spec
         output = self._output(backbone, carry["language"])
         specs = [Layer("toy", output, ("text", "slots") if n == 0 else ()) for n in range(layers - 1)]
         specs.append(Layer("toy", (TensorSpec(("tokens", 2)),), ("labels",)))
@@ -145,15 +178,29 @@ class Toy:
         for module in self.model.modules:
             built[module.name] = []
             for index, factory in enumerate(self.factories[module.name]):
-                built[module.name].append(self.build(module.name, index, factory).to(dtype))
-                if module.frozen:
-                    built[module.name][-1].requires_grad_(False)
+                layer = self.build(module.name, index, factory).to(dtype)
+                for path, inner in layer.named_modules():
+                    if isinstance(inner, Dropout):
+                        inner.key = path
+                built[module.name].append(layer.requires_grad_(not module.frozen))
+        if self.tied:
+            built["language"][-2] = built["language"][1]
         return built
+
+    def specs(self, dtype: torch.dtype) -> dict[str, list[Any]]:
+        """For a DIPModule: layers that are built already, and the spec where two are one."""
+        return {
+            name: [
+                factory if isinstance(factory, TiedLayerSpec) else lambda layer=layer: layer
+                for factory, layer in zip(self.factories[name], chain, strict=True)
+            ]
+            for name, chain in self.layers(dtype).items()
+        }
 
     def build(self, module: str, index: int, factory: Any) -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(hash((self.seed, ENCODERS.index(module) if module in ENCODERS else 9, index)) % 2**31)
-            return factory()
+            return factory.build() if isinstance(factory, TiedLayerSpec) else factory()
 
     def reference(
         self, dataset: ToyDataset, samples: Sequence[SampleMetadata], count: int, layers: Mapping[str, Any]
@@ -168,10 +215,12 @@ class Toy:
                 outputs[module.name] = torch.zeros(0, width, dtype=next(layers["language"][0].parameters()).dtype)
                 continue
             names = [name for layer in module.layers for name in layer.fields]
-            context = Context(sizes, dataset.tensors(samples, names, next(layers["language"][0].parameters()).dtype))
+            dtype = next(layers["language"][0].parameters()).dtype
+            instances = tuple(f"{s.id}/{n}" for s in samples for n in range(len(s.modules[module.name])))
+            context = Context(sizes, dataset.tensors(samples, names, dtype), instances)
             x: Any = {name: outputs[name] for name in self.model.upstream(module.name)}
-            for layer in layers[module.name]:
-                x = layer(x, context)
+            for index, layer in enumerate(layers[module.name]):
+                x = layer(x, replace(context, layer=f"{module.name}.{index}"))
             outputs[module.name] = x
         assert context is not None
         loss = loss_sum(outputs["language"], context) / count

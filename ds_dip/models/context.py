@@ -19,8 +19,9 @@ class Context:
     The first layer of a module gets as ``x`` a mapping from upstream module to its outputs
     (a tensor, or a tuple of tensors), sub-microbatches concatenated along dimension 0 in instance
     order; with no instance the tensors have 0 rows. Every other layer gets what the layer before
-    it returned. ``instances`` names each instance (sample and position in it); with ``step`` and
-    ``seed`` it is what anything random must be keyed by.
+    it returned. ``instances`` names each instance (sample and position in it); with ``step``,
+    ``seed`` and ``layer`` (the module and the layer's index in it, told to layers that hold
+    a ``Dropout``) it is what anything random must be keyed by.
     """
 
     sizes: Sizes
@@ -28,3 +29,4 @@ class Context:
     instances: tuple[str, ...] = ()
     step: int = 0
     seed: int = 0
+    layer: str = ""

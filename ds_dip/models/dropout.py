@@ -13,9 +13,10 @@ from ds_dip.models.context import Context
 class Dropout(nn.Module):
     """Zeroes entries with probability ``p`` and scales the rest by 1/(1-p), in training only.
 
-    An instance's mask follows from the run's seed, the step, the instance and the place of this
-    module in the model (``key``, which DIPModule sets): samples may be placed in any microbatch, in
-    any order, and recomputed, and get the same mask. Called with the layer's ``Context``.
+    An instance's mask follows from the run's seed, the step, the instance, the layer that runs and
+    the place of this module in it (``key``, which DIPModule sets): samples may be placed in any
+    microbatch, in any order, and recomputed, and get the same mask, and two layers that share this
+    module get two. Called with the layer's ``Context``.
     """
 
     def __init__(self, p: float) -> None:
@@ -31,14 +32,14 @@ class Dropout(nn.Module):
         sizes = context.sizes.tokens if len(x) == sum(context.sizes.tokens) else context.sizes.merged
         if len(x) != sum(sizes) or len(sizes) != len(context.instances):
             raise ValueError(
-                f"dropout {self.key!r} got {len(x)} rows, and the instances have {sum(context.sizes.tokens)} tokens "
+                f"dropout {self.key!r} of layer {context.layer!r} got {len(x)} rows, and the instances have {sum(context.sizes.tokens)} tokens "
                 f"and merge to {sum(context.sizes.merged)}; call it with rows of whole instances"
             )
         parts = [self._mask(context, name, size, x) for name, size in zip(context.instances, sizes, strict=True)]
         return x * torch.cat(parts) / (1.0 - self.p)
 
     def _mask(self, context: Context, instance: str, rows: int, x: Tensor) -> Tensor:
-        name = f"{context.seed}/{context.step}/{instance}/{self.key}"
+        name = f"{context.seed}/{context.step}/{instance}/{context.layer}/{self.key}"
         seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
         generator = torch.Generator(device=x.device).manual_seed(seed)
         return torch.rand(rows, *x.shape[1:], generator=generator, device=x.device) >= self.p

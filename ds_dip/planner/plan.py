@@ -107,8 +107,8 @@ class Planner:
         return self._plan(step, self._samples(step), self.settings.schedule)
 
     def fallback(self, step: int, reason: str) -> StepPlan:
-        """The best schedule that needs no search, made in milliseconds; errors as for ``plan``."""
-        return self._plan(step, self._samples(step), "dip", reason=reason)
+        """The best that the settings' schedule gives without search, made in milliseconds; errors as for ``plan``."""
+        return self._plan(step, self._samples(step), self.settings.schedule, reason=reason)
 
     def evaluation(self, number: int, samples: Sequence[SampleMetadata]) -> StepPlan:
         """A plan of forwards only over given samples, shared among the replicas; errors as for ``plan``."""

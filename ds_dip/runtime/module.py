@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -90,6 +91,8 @@ class DIPModule(PipelineModule):
 
     def _build(self) -> None:
         self._functions: dict[Chunk, list[Any]] = {}
+        #: Layers that are told their place, since what they draw depends on it.
+        self._random: set[tuple[Chunk, int]] = set()
         for chunk in self.local_chunks:
             self._set_bounds(*self._bounds[chunk])
             self.forward_funcs: list[Any] = []
@@ -98,7 +101,8 @@ class DIPModule(PipelineModule):
         for chunk in self.local_chunks:
             for index, layer in self.layers_of(chunk).items():
                 if isinstance(layer, nn.Module):
-                    _key_dropout(layer, f"{chunk.module}.{index}")
+                    if _key_dropout(layer, f"{chunk.module}.{index}"):
+                        self._random.add((chunk, index))
                     if self.model.module(chunk.module).frozen:
                         layer.requires_grad_(False)
         self._activate_first()
@@ -121,8 +125,10 @@ class DIPModule(PipelineModule):
         functions = self._functions[chunk]
 
         def run(start: int, stop: int, x: Any) -> Any:
-            for layer in functions[start:stop]:
-                x = layer(x, context)
+            for index in range(start, stop):
+                place = chunk, chunk.start + index
+                told = replace(context, layer=f"{chunk.module}.{place[1]}") if place in self._random else context
+                x = functions[index](x, told)
             return x
 
         interval = self.activation_checkpoint_interval
@@ -147,16 +153,21 @@ class DIPModule(PipelineModule):
         self._activate_first()
 
 
-def _key_dropout(layer: nn.Module, name: str) -> None:
-    """Give our dropout its place in the model; torch's draws from the order of execution and is refused."""
+def _key_dropout(layer: nn.Module, name: str) -> bool:
+    """Give our dropout its place in the layer, and say whether there is any.
+
+    Torch's draws from the order of execution and is refused with ValueError.
+    """
+    found = False
     for path, module in layer.named_modules():
         if isinstance(module, Dropout):
-            module.key = f"{name}.{path}"
+            module.key, found = path, True
         elif isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0.0:
             raise ValueError(
                 f"layer {name} holds {module} at {path!r}, whose mask depends on the order that stages run in; "
                 "use ds_dip.models.Dropout, or set p to 0"
             )
+    return found
 
 
 def _agree(model: Model, partition: Partition, layers: Mapping[str, Sequence[LayerFactory]]) -> None:

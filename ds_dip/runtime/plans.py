@@ -48,8 +48,10 @@ def make_plans(
     # The store that the process group was made with; torch has no public name for it.
     store = distributed_c10d._get_default_store()
     channel = StoreChannel(store, f"ds_dip/{replica}", grid.stage_to_global(0))
+    # A deterministic run waits for its plan as long as a start may take: what it runs must not depend on a clock.
+    wait = dip.timeouts.start_s if dip.deterministic else dip.planner.deadline_s
     if grid.get_stage_id() != 0:
-        deadline = max(dip.timeouts.plan_s, dip.timeouts.start_s + dip.planner.deadline_s)
+        deadline = max(dip.timeouts.plan_s, dip.timeouts.start_s + wait)
         return FollowerSource(settings, channel, deadline_s=deadline)
     planner = Planner(settings)
     client = None
@@ -59,7 +61,7 @@ def make_plans(
         planner,
         channel,
         client,
-        deadline_s=dip.planner.deadline_s,
+        deadline_s=wait,
         first_deadline_s=dip.timeouts.start_s,
         correct=not dip.deterministic,
     )

@@ -32,12 +32,10 @@ def main() -> None:
     fault = sys.argv[1]
     deepspeed.init_distributed("gloo")
     rank = dist.get_rank()
-    case = random_case(4, ranks=2, encoders=1, layers=6, frozen=0)
+    case = random_case(4, ranks=2, encoders=1, layers=6, frozen=())
     document = settings(case, "fp32", 1)
     document["dip"] = {"checked": True, "timeouts": {"rank_s": 20.0}}
-    layers = case.toy.layers(torch.float32)
-    factories = {name: [lambda layer=layer: layer for layer in chain] for name, chain in layers.items()}
-    module = DIPModule(case.toy.model, case.partition, factories, loss_sum)
+    module = DIPModule(case.toy.model, case.partition, case.toy.specs(torch.float32), loss_sum)
     dataset = case.dataset
     if fault == "content" and rank == 1:
         dataset = OtherContent(seed=case.dataset.seed, share=case.dataset.share, encoders=1)

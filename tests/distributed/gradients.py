@@ -21,7 +21,7 @@ from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.shutdown import shutdown
 from tests.cases import Case, batches_of, random_case
 from tests.distributed.ranks import report
-from tests.toy import loss_sum
+from tests.toy import ENCODERS, loss_sum
 
 
 class CasePlans:
@@ -105,15 +105,33 @@ def measure(engine: Any, case: Case, mode: str, name: str) -> None:
     whole = reference_layers(case, mode)
     expected = float(case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, whole))
     evaluated = float(engine.eval_batch(case.samples))
-    worst = 0.0
+    quiet = {name: [layer.eval() for layer in chain] for name, chain in reference_layers(case, mode).items()}
+    with torch.no_grad():
+        undropped = float(case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, quiet))
+    worst, squares = 0.0, [0.0, 0.0]
     for chunk in engine.module.local_chunks:
         for index, layer in engine.module.layers_of(chunk).items():
             for parameter, reference in zip(layer.parameters(), whole[chunk.module][index].parameters(), strict=True):
+                if not parameter.requires_grad:
+                    assert reference.grad is None
+                    continue
                 wanted = torch.zeros_like(reference) if reference.grad is None else reference.grad
                 scale = float(wanted.abs().max())
-                error = float((gradients[id(parameter)].double() - wanted).abs().max())
+                difference = gradients[id(parameter)].double() - wanted
+                squares[0] += float(difference.square().sum())
+                squares[1] += float(wanted.square().sum())
+                error = float(difference.abs().max())
                 worst = max(worst, error / scale if scale > 1e-9 else error)
-    report(name=name, seed=case.seed, loss=loss, expected=expected, evaluated=evaluated, error=worst)
+    report(
+        name=name,
+        seed=case.seed,
+        loss=loss,
+        expected=expected,
+        evaluated=evaluated,
+        undropped=undropped,
+        error=worst,
+        norm=(squares[0] / squares[1]) ** 0.5 if squares[1] else 0.0,
+    )
 
 
 def reference_layers(case: Case, mode: str) -> dict[str, list[torch.nn.Module]]:
@@ -128,17 +146,20 @@ def main() -> None:
     ranks = world // replicas
     for number in range(first, first + engines):
         rng = random.Random(number)
-        shape = {"encoders": rng.randint(0, 2), "layers": ranks * 3, "frozen": 0}
+        encoders = rng.randint(0, 2)
+        shape: dict[str, Any] = {
+            "encoders": encoders,
+            "layers": ranks * 3,
+            "frozen": [name for name in ENCODERS[:encoders] if rng.random() < 0.25],
+            "tied": rng.random() < 0.4,
+            "dropout": rng.choice((0.0, 0.0, 0.3)),
+        }
+        recompute = rng.choice((0, 0, 1, 2))
         base = random_case(number * 1000, ranks=ranks, replicas=replicas, toy_seed=number, **shape)
         toy = base.toy
-        built = toy.layers(torch.float32)
-        module = DIPModule(
-            toy.model,
-            base.partition,
-            {name: [lambda layer=layer: layer for layer in chain] for name, chain in built.items()},
-            loss_sum,
-        )
+        module = DIPModule(toy.model, base.partition, toy.specs(torch.float32), loss_sum)
         document = settings(base, mode, replicas)
+        document["pipeline"] = {"activation_checkpoint_interval": recompute}
         plans = CasePlans(base, module.mpu().get_data_parallel_rank())
         engine = make_engine(module, document, DeepSpeedConfig(document, module.mpu()), plans, base.dataset)
         dist.barrier()
@@ -146,7 +167,7 @@ def main() -> None:
             # The same model and partition, another batch, cut and order each time.
             case = random_case(number * 1000 + offset, ranks=ranks, replicas=replicas, toy_seed=number, **shape)
             case = Case(toy, case.dataset, base.partition, recut(case, base), case.seed)
-            measure(engine, case, mode, f"{mode}-{ranks}x{replicas}-{number}")
+            measure(engine, case, mode, f"{mode}-{ranks}x{replicas}-{number} {shape} recompute {recompute}")
         if number == first + engines - 1:
             shutdown(engine)
 

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-#: One port for all tests: DeepSpeed leaves buffers named after it in /dev/shm.
-PORT = 29617
+#: One port for all tests, since DeepSpeed leaves buffers named after it in /dev/shm; two suites at once need two.
+PORT = int(os.environ.get("DS_DIP_TEST_PORT", "29617"))
 
 
 def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) -> list[list[dict[str, Any]]]:
@@ -47,7 +48,8 @@ def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) 
                     )
                 )
         try:
-            codes = [process.wait(seconds) for process in processes]
+            end = time.monotonic() + seconds
+            codes = [process.wait(max(0.0, end - time.monotonic())) for process in processes]
         except subprocess.TimeoutExpired:
             codes = [-999]
         finally:

@@ -15,8 +15,14 @@ GROUPS = [
     ("bf16", 4, 2, 40, 2, 6),
     ("bf16-accumulate", 4, 2, 50, 2, 6),
 ]
-#: Largest difference of a tensor over its largest gradient, and of the loss; bf16 keeps 8 bits.
-TOLERANCE = {"fp32": (1e-5, 1e-5), "zero1": (1e-5, 1e-5), "bf16": (6e-2, 1e-2), "bf16-accumulate": (6e-2, 1e-2)}
+#: How the gradients' difference is taken and its bound, and the loss's. In fp32 per tensor, its largest entry over
+#: the largest gradient; bf16 keeps 8 bits of every activation, so there it is the norm over all of a rank's tensors.
+TOLERANCE = {
+    "fp32": ("error", 1e-5, 1e-5),
+    "zero1": ("error", 1e-5, 1e-5),
+    "bf16": ("norm", 5e-2, 1e-2),
+    "bf16-accumulate": ("norm", 5e-2, 1e-2),
+}
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group[0]}-{group[1] // group[2]}x{group[2]}")
@@ -24,9 +30,9 @@ def test_gradients_and_losses_are_those_of_one_process(group: tuple) -> None:
     mode, world, replicas, first, engines, cases = group
     results = run_ranks("tests.distributed.gradients", world, mode, *map(str, (world, replicas, first, engines, cases)))
     assert [len(rows) for rows in results] == [engines * cases] * world
-    gradient, loss = TOLERANCE[mode]
+    measure, gradient, loss = TOLERANCE[mode]
     for rows in results:
         for row in rows:
-            assert row["error"] <= gradient, row
+            assert row[measure] <= gradient, row
             assert abs(row["loss"] - row["expected"]) <= loss * abs(row["expected"]), row
-            assert abs(row["evaluated"] - row["expected"]) <= loss * abs(row["expected"]), row
+            assert abs(row["evaluated"] - row["undropped"]) <= loss * abs(row["undropped"]), row

@@ -37,7 +37,7 @@ CONFIG = {
     "train_batch_size": 8,
     "gradient_accumulation_steps": 4,
     "steps_per_print": 1000000,
-    "optimizer": {"type": "AdamW", "params": {"lr": 0.003}},
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.003, "torch_adam": True}},
     "zero_optimization": {"stage": 1},
     "dip": {"laps": {"language": 2}, "sub_microbatch": {"vision": 2}, "timeouts": {"rank_s": 60.0}},
 }
