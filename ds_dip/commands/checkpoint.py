@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ def convert(source: Path, target: Path) -> None:
     from rich.console import Console
     from rich.progress import Progress
 
+    # DeepSpeed looks for an accelerator when it is imported; a conversion needs none.
+    os.environ["DS_ACCELERATOR"] = "cpu"
     from ds_dip.runtime.universal import convert as write
 
     folder = _folder(source)
@@ -51,7 +54,7 @@ def show(folder: Path, as_json: bool) -> None:
 
     PATH is a checkpoint's own folder, or the folder it was saved in, whose "latest" is taken.
     """
-    from ds_dip.runtime.manifest import check_files, read_manifest
+    from ds_dip.partition.checkpoint import check_files, read_manifest
 
     folder = _folder(folder)
     manifest = read_manifest(folder)
@@ -65,7 +68,7 @@ def show(folder: Path, as_json: bool) -> None:
 
 def _folder(path: Path) -> Path:
     """The checkpoint's own folder."""
-    from ds_dip.runtime.manifest import NAME, resolve
+    from ds_dip.partition.checkpoint import NAME, resolve
 
     return path if (path / NAME).exists() else resolve(path, None) or path
 

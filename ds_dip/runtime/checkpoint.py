@@ -1,7 +1,7 @@
 """Checkpoints of a DIPEngine: DeepSpeed's files, complete or not there at all, and loaded only where they fit.
 
 Optimizer state is not keyed by layer, so DeepSpeed's own load under another partition silently
-corrupts training. Every checkpoint therefore says what it was saved under (see ``manifest``).
+corrupts training. Every checkpoint therefore says what it was saved under (see ``ds_dip.partition.checkpoint``).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from deepspeed.utils import logger
 
 from ds_dip.config import ConfigError
 from ds_dip.models.partition import model_hash, partition_hash
+from ds_dip.partition import checkpoint as manifests
+from ds_dip.partition.checkpoint import LATEST, LATEST_UNIVERSAL, CheckpointError
 from ds_dip.runtime import drafts
-from ds_dip.runtime import manifest as manifests
 from ds_dip.runtime.drafts import RecordingEngine
-from ds_dip.runtime.manifest import LATEST, LATEST_UNIVERSAL, CheckpointError
 from ds_dip.runtime.universal import first_layer, layer_file, load_parameters, tied_sources
 
 if TYPE_CHECKING:
@@ -76,12 +76,26 @@ class Checkpoints(PipelineEngine):
         """
         tag = f"global_step{self.global_steps}" if tag is None else str(tag)
         draft, final = Path(save_dir, f".{tag}.saving"), Path(save_dir, tag)
-        self._agree(_unusable(save_dir, tag, client_state or {}), (str(save_dir), tag))
+        client_state = client_state or {}
+        try:
+            self._agree(_unusable(tag, client_state), str(final))
+            self._save(draft, final, client_state, save_latest, exclude_frozen_parameters)
+        except RuntimeError as error:  # what is written wrong is recorded, so this is a collective's
+            why = str(error).split("\n", 1)[0]
+            raise CheckpointError(
+                f"{final}: another rank is gone or does not answer while it is saved ({why}); look at that rank's log, "
+                "the checkpoints before it are untouched"
+            ) from error
+        return True
+
+    def _save(
+        self, draft: Path, final: Path, client_state: Mapping[str, Any], latest: bool, exclude_frozen: bool
+    ) -> None:
         self._agree(self._first_does(lambda: drafts.begin(draft, final)))
         engine: RecordingEngine = self.checkpoint_engine
         engine.begin(draft)
-        state = {**(client_state or {}), KEY: self._client_state()}
-        super().save_checkpoint(str(save_dir), draft.name, state, False, exclude_frozen_parameters)
+        state = {**client_state, KEY: self._client_state()}
+        super().save_checkpoint(str(final.parent), draft.name, state, False, exclude_frozen)
         engine.save(self._rank_state(), str(draft / _rank_file(self.global_rank)))
         written = self._agree(engine.problem, None, engine.files, lambda: shutil.rmtree(draft, ignore_errors=True))
         document = {
@@ -91,10 +105,9 @@ class Checkpoints(PipelineEngine):
             "files": dict(sorted({name: size for files in written for name, size in files.items()}.items())),
         }
         self._agree(
-            self._first_does(lambda: drafts.publish(draft, final, document, save_latest)),
+            self._first_does(lambda: drafts.publish(draft, final, document, latest)),
             undo=lambda: shutil.rmtree(draft, ignore_errors=True),
         )
-        return True
 
     def load_checkpoint(
         self,
@@ -319,9 +332,7 @@ def _rank_file(rank: int) -> str:
     return f"dip_rank_{rank:05d}_states.pt"
 
 
-def _unusable(save_dir: str | Path, tag: str, client_state: Mapping[str, Any]) -> str:
-    if not str(save_dir):
-        return "save_dir is empty; give the folder to save in"
+def _unusable(tag: str, client_state: Mapping[str, Any]) -> str:
     if not tag or tag.startswith(".") or "/" in tag or tag in (LATEST, LATEST_UNIVERSAL):
         return f"tag is {tag!r}, expected the name of a folder: no slash, no dot in front, not {LATEST!r}"
     if KEY in client_state:

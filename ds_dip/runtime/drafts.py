@@ -14,8 +14,8 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointComm
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
 from ds_dip.files import write_atomic, write_json
-from ds_dip.runtime import manifest as manifests
-from ds_dip.runtime.manifest import LATEST, CheckpointError
+from ds_dip.partition import checkpoint as manifests
+from ds_dip.partition.checkpoint import LATEST, CheckpointError
 
 KEPT = "the checkpoints before it are untouched: make room or give another folder, and save again"
 
@@ -43,7 +43,10 @@ class RecordingEngine(CheckpointEngine):
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__context__
         why = cause.strerror if isinstance(cause, OSError) else str(error).split("\n", 1)[0]
-        self.problem = self.problem or f"rank {dist.get_rank()} could not write {path} ({why}); {KEPT}"
+        remedy = (
+            KEPT if isinstance(cause, OSError) else "save what can be pickled; the checkpoints before are untouched"
+        )
+        self.problem = self.problem or f"rank {dist.get_rank()} could not write {path} ({why}); {remedy}"
 
     def save(self, state_dict: Any, path: str) -> None:
         """Write a file and have it on the disk."""
@@ -60,7 +63,7 @@ class RecordingEngine(CheckpointEngine):
             with open(path, "rb") as stream:
                 os.fsync(stream.fileno())
             self.files[os.path.relpath(path, self._folder)] = os.path.getsize(path)
-        except (OSError, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, the other ranks must hear of it, and then all raise
             self.failed(path, error)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:

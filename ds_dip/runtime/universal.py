@@ -30,8 +30,8 @@ from deepspeed.checkpoint.constants import (
 from deepspeed.runtime.pipe.module import TiedLayerSpec
 
 from ds_dip.files import write_atomic, write_json
-from ds_dip.runtime import manifest as manifests
-from ds_dip.runtime.manifest import CheckpointError
+from ds_dip.partition import checkpoint as manifests
+from ds_dip.partition.checkpoint import CheckpointError
 
 if TYPE_CHECKING:
     from ds_dip.models.partition import Chunk
@@ -211,7 +211,12 @@ class _Optimizer:
             key, _, local = local.partition(".")
             layer = self._tied[key][0]
         weights = _read(self._source / layer_file(int(layer)))[local]
-        return {**self._base["state"].get(index, {}), "fp32": weights.float()}
+        state = dict(self._base["state"].get(index, {}))
+        if "step" in state:
+            # DeepSpeed's FusedAdam counts in the last parameter of a group alone.
+            indices = self._base[PARAM_GROUPS][number]["params"]
+            state["step"] = max(self._base["state"][i]["step"] for i in indices if i in self._base["state"])
+        return {**state, "fp32": weights.float()}
 
 
 def load_parameters(folder: Path, optimizer: Any, names: Mapping[Any, str], *, states: bool) -> None:
