@@ -14,7 +14,7 @@ import numpy as np
 
 from ds_dip.data.metadata import SampleMetadata
 from ds_dip.data.prompts import LETTERS, SLOT, Turns, image_turns, text_turns
-from ds_dip.data.tiles import picture_count, tile_count
+from ds_dip.data.tiles import image_count
 from ds_dip.models.kinds import IGNORED
 
 SPLITS = ("train", "held_out")
@@ -112,12 +112,10 @@ class Digits:
     def _turns(self, index: int) -> tuple[Turns, Random]:
         """The sample's text, and the random state its images are drawn from."""
         random = Random(f"{self.seed}/{self.split}/{index}")
-        pictures = picture_count(random)
-        text_only = pictures == 0 and self.text_only
-        digits = tile_count(random, max(1, pictures), self.images)
-        if text_only:
-            return text_turns(random, digits, not self.turns), random
-        return image_turns(random, digits, random.randint(0, self.typed), not self.turns), random
+        images = image_count(random, self.images)
+        if images == 0 and self.text_only:
+            return text_turns(random, random.randint(1, 6), not self.turns), random
+        return image_turns(random, max(1, images), random.randint(0, self.typed), not self.turns), random
 
     def _tokens(self, turns: Turns, digits: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         left = iter(digits)

@@ -11,15 +11,14 @@ from random import Random
 #: Samples by number of tiles, 12 413 in all.
 AI2D = {1: 5793, 3: 3710, 4: 603, 5: 2307}
 
-#: How often a sample holds no, one, two or three pictures: text-only samples, and the tail of conversations.
-PICTURES = (0.2, 0.65, 0.1, 0.05)
+#: Shares of samples: text only; one small image, which is not tiled; and one, two or three pictures, which are.
+MIX = {"text": 0.2, "image": 0.25, "picture": 0.38, "two pictures": 0.11, "three pictures": 0.06}
+_PICTURES = {"picture": 1, "two pictures": 2, "three pictures": 3}
 
 
-def picture_count(random: Random) -> int:
-    """Draw how many pictures a sample has."""
-    return random.choices(range(len(PICTURES)), weights=PICTURES)[0]
-
-
-def tile_count(random: Random, pictures: int, most: int) -> int:
-    """Draw the tiles of that many pictures together, at most ``most``."""
-    return min(most, sum(random.choices(tuple(AI2D), weights=tuple(AI2D.values()), k=pictures)))
+def image_count(random: Random, most: int) -> int:
+    """Draw a sample's number of images, at most ``most``; 0 for a text-only sample."""
+    (kind,) = random.choices(tuple(MIX), weights=tuple(MIX.values()))
+    if kind in _PICTURES:
+        return min(most, sum(random.choices(tuple(AI2D), weights=tuple(AI2D.values()), k=_PICTURES[kind])))
+    return int(kind == "image")
