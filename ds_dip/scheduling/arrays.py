@@ -20,8 +20,9 @@ Floats = NDArray[np.float64]
 class Arrays:
     """Tasks sorted by identity (microbatch, sub, module, segment, chunk, kind), ``n`` of them.
 
-    ``id``, ``rank``, ``kind`` (0 F, 1 B, 2 W), ``group`` (admission group: microbatches joined by
-    edges), ``duration``, ``acquire``, ``release``, ``tail``, ``priority`` (first-come order, lower
+    ``id``, ``rank``, ``kind`` (0 F, 1 B, 2 W), ``microbatch``, ``module``, ``chunk``, ``sub``,
+    ``group`` (admission group: microbatches joined by edges), ``duration``, ``acquire``,
+    ``release``, ``tail``, ``depth`` (longest way in hops) and ``priority`` (first-come order, lower
     first) have shape (n,); ``capacity`` (ranks,), infinite for no limit. Successors of task i are
     ``succ[succ_ptr[i]:succ_ptr[i+1]]`` with ``succ_delay``; predecessors alike. ``topo`` is one
     topological order. ``unit`` numbers DIP segments (kind, module, microbatch, sub, segment),
@@ -36,6 +37,8 @@ class Arrays:
     kind: Ints
     microbatch: Ints
     module: Ints
+    chunk: Ints
+    sub: Ints
     group: Ints
     unit: Ints
     bundle: Ints
@@ -136,7 +139,8 @@ def _build(problem: Problem) -> Arrays:
     succ_ptr, succ, succ_delay = _rows(n, before, after, delay)
     pred_ptr, pred, pred_delay = _rows(n, after, before, delay)
     topo, depth = _sort(columns["id"], succ_ptr, succ, pred_ptr)
-    unit = _number(columns, ("kind", "module", "microbatch", "sub", "segment"))
+    bundle = numbered(columns["kind"], columns["module"], columns["microbatch"])
+    unit = numbered(bundle, columns["sub"], columns["segment"])
     first = np.full(int(unit.max()) + 1 if n else 0, n, dtype=np.int64)
     np.minimum.at(first, unit, depth)
     keys = [columns["chunk"], columns["kind"], columns["module"], columns["segment"], columns["sub"]]
@@ -156,9 +160,11 @@ def _build(problem: Problem) -> Arrays:
         kind=columns["kind"],
         microbatch=columns["microbatch"],
         module=columns["module"],
+        chunk=columns["chunk"],
+        sub=columns["sub"],
         group=_groups(columns["microbatch"], before, after),
         unit=unit,
-        bundle=_number(columns, ("kind", "module", "microbatch")),
+        bundle=bundle,
         duration=numbers["duration"],
         acquire=numbers["acquire"],
         release=numbers["release"],
@@ -207,11 +213,13 @@ def _sort(ids: Ints, succ_ptr: Ints, succ: Ints, pred_ptr: Ints) -> tuple[Ints, 
     return np.array(order, dtype=np.int64), np.array(depth, dtype=np.int64)
 
 
-def _number(columns: dict[str, Ints], names: Sequence[str]) -> Ints:
-    stacked = np.stack([columns[name] for name in names], axis=1)
-    if not len(stacked):
-        return np.zeros(0, dtype=np.int64)
-    return np.unique(stacked, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+def numbered(*columns: Ints) -> Ints:
+    """Numbers from 0 that rows of equal values share, in the order of the rows, shape (n,)."""
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values, place = np.unique(column, return_inverse=True)
+        key = np.unique(key * len(values) + place.reshape(-1), return_inverse=True)[1].reshape(-1)
+    return key.astype(np.int64)
 
 
 def _groups(microbatch: Ints, before: Ints, after: Ints) -> Ints:

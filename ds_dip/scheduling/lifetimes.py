@@ -6,12 +6,14 @@ from collections import defaultdict
 
 import numpy as np
 
-from ds_dip.scheduling.arrays import Arrays, Floats, Ints
+from ds_dip.scheduling.arrays import Arrays, Floats, Ints, numbered
 
 
 def area_bound(arrays: Arrays, head: Floats, tail: Floats) -> float:
     """Least area of a rank over its capacity, after its least head and before its least tail."""
     best = 0.0
+    if np.isinf(arrays.capacity).all():
+        return best
     held = residences(arrays)
     for rank in range(arrays.ranks):
         capacity = float(arrays.capacity[rank])
@@ -49,18 +51,18 @@ def lifetimes(arrays: Arrays) -> list[tuple[int, int, float]]:
     A stage's own backward (weight gradient) comes first, then any later task of the microbatch on
     the rank. A microbatch whose memory cannot be matched so counts only while its tasks run.
     """
-    last = {(name, kind): task for task, name, kind in _names(arrays)}
+    stage = numbered(arrays.rank, arrays.module, arrays.chunk, arrays.microbatch, arrays.sub).tolist()
+    last = {key: task for task, key in enumerate(zip(stage, arrays.kind.tolist(), strict=True))}
     rows: dict[tuple[int, int], list[int]] = defaultdict(list)
     for task in np.nonzero((arrays.acquire > 0) | (arrays.release > 0))[0].tolist():
         rows[int(arrays.microbatch[task]), int(arrays.rank[task])].append(task)
-    names = {task: name for task, name, _ in _names(arrays)}
     found: list[tuple[int, int, float]] = []
     for members in rows.values():
         open_mass = {task: float(arrays.acquire[task]) for task in members}
         free = {task: float(arrays.release[task]) for task in members}
         matched: list[tuple[int, int, float]] = []
         for task in members:
-            partners = [task, last.get((names[task], 2)), last.get((names[task], 1))]
+            partners = [task, last.get((stage[task], 2)), last.get((stage[task], 1))]
             for target in [partner for partner in partners if partner is not None and partner in free]:
                 mass = min(open_mass[task], free[target])
                 if mass > 0 and (target == task or arrays.depth[target] > arrays.depth[task]):
@@ -71,13 +73,4 @@ def lifetimes(arrays: Arrays) -> list[tuple[int, int, float]]:
         if rest > 1e-9 * max(float(arrays.acquire[members].sum()), 1e-300):
             matched = [(task, task, float(arrays.acquire[task])) for task in members if arrays.acquire[task] > 0]
         found.extend(matched)
-    return found
-
-
-def _names(arrays: Arrays) -> list[tuple[int, tuple[object, ...], int]]:
-    tasks = {task.id: task for task in arrays.problem.tasks}
-    found: list[tuple[int, tuple[object, ...], int]] = []
-    for position, (number, kind) in enumerate(zip(arrays.id.tolist(), arrays.kind.tolist(), strict=True)):
-        task = tasks[number]
-        found.append((position, (task.rank, task.module, task.chunk, task.microbatch, task.sub), kind))
     return found

@@ -5,6 +5,8 @@ Every decoded order is a schedule within memory. Importing this module imports n
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -94,7 +96,7 @@ def permute(
                 place = draw(state, many)
                 one = owner[bundles[place]]
                 nearby = place - 12 + draw(state, 25)
-                other = np.int64(owner[bundles[min(many - 1, max(0, nearby))]])
+                other: Any = np.int64(owner[bundles[min(many - 1, max(0, nearby))]])
                 if kind == 0 or one == other:
                     other = draw(state, owners)
                 if one != other:

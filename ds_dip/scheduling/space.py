@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ds_dip.scheduling.admission import SLACK
-from ds_dip.scheduling.arrays import Arrays, Ints
+from ds_dip.scheduling.arrays import Arrays, Ints, numbered
 from ds_dip.scheduling.bounds import optimistic, tails
 from ds_dip.scheduling.graph import compact_of
 
@@ -61,20 +61,15 @@ def _space(arrays: Arrays) -> Space:
 
 def roles(arrays: Arrays) -> Ints:
     """Tasks by role (kind, module, chunk, sub, rank; along the chain) and microbatch, -1 where missing."""
-    tasks = {task.id: task for task in arrays.problem.tasks}
-    chunk = np.array([tasks[task].chunk for task in arrays.id.tolist()], dtype=np.int64)
-    sub = np.array([tasks[task].sub for task in arrays.id.tolist()], dtype=np.int64)
-    stacked = np.stack([arrays.kind, arrays.module, chunk, sub, arrays.rank], axis=1)
-    if not len(stacked):
+    if not arrays.n:
         return np.zeros((0, 0), dtype=np.int64)
-    kinds, role = np.unique(stacked, axis=0, return_inverse=True)
-    role = role.reshape(-1)
-    depth = np.zeros(len(kinds), dtype=np.int64)
+    role = numbered(arrays.kind, arrays.module, arrays.chunk, arrays.sub, arrays.rank)
+    depth = np.zeros(int(role.max()) + 1, dtype=np.int64)
     np.maximum.at(depth, role, arrays.depth)
     order = np.argsort(depth, kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     values, column = np.unique(arrays.microbatch, return_inverse=True)
-    table = np.full((len(kinds), len(values)), -1, dtype=np.int64)
+    table = np.full((len(depth), len(values)), -1, dtype=np.int64)
     table[place[role], column.reshape(-1)] = np.arange(arrays.n)
     return table

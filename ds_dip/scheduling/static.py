@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from ds_dip.scheduling.arrays import Arrays, Ints
+from ds_dip.scheduling.arrays import Arrays, Ints, numbered
 from ds_dip.scheduling.problem import ScheduleError
 from ds_dip.scheduling.timing import by_rank, starts
 
@@ -27,28 +27,23 @@ def breadth_first(arrays: Arrays) -> list[list[int]]:
 
 def stages(arrays: Arrays) -> Ints:
     """Numbers shared by the tasks of one kind, module, chunk and rank, shape (n,)."""
-    tasks = {task.id: task for task in arrays.problem.tasks}
-    chunk = np.array([tasks[task].chunk for task in arrays.id.tolist()], dtype=np.int64)
-    stacked = np.stack([arrays.kind, arrays.module, chunk, arrays.rank], axis=1)
-    if not len(stacked):
-        return np.zeros(0, dtype=np.int64)
-    return np.unique(stacked, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    if "stages" not in arrays.cache:
+        arrays.cache["stages"] = numbered(arrays.kind, arrays.module, arrays.chunk, arrays.rank)
+    return arrays.cache["stages"]  # type: ignore[no-any-return]
 
 
 def chain(arrays: Arrays, mask: NDArray[np.bool_] | None = None) -> list[list[tuple[int, int]]]:
     """Per rank its forward stages as (place along the chain of all stages, stage number)."""
     number = stages(arrays)
     forward = arrays.kind == FORWARD if mask is None else (arrays.kind == FORWARD) & mask
-    depth: dict[int, int] = defaultdict(int)
-    rank: dict[int, int] = {}
-    for task in np.nonzero(forward)[0].tolist():
-        stage = int(number[task])
-        depth[stage] = max(depth[stage], int(arrays.depth[task]))
-        rank[stage] = int(arrays.rank[task])
-    places = {value: place for place, value in enumerate(sorted(set(depth.values())))}
+    depth = np.full(int(number.max(initial=-1)) + 1, -1, dtype=np.int64)
+    np.maximum.at(depth, number[forward], arrays.depth[forward])
+    rank = np.zeros_like(depth)
+    rank[number] = arrays.rank
+    place = np.unique(depth[depth >= 0], return_inverse=True)[1].reshape(-1)
     found: list[list[tuple[int, int]]] = [[] for _ in range(arrays.ranks)]
-    for stage, value in depth.items():
-        found[rank[stage]].append((places[value], stage))
+    for where, stage in zip(place.tolist(), np.nonzero(depth >= 0)[0].tolist(), strict=True):
+        found[rank[stage]].append((where, stage))
     return [sorted(own) for own in found]
 
 
@@ -167,21 +162,23 @@ Slots = dict[tuple[int, bool, int, int], list[int]]
 
 def _slots(arrays: Arrays, own: list[list[tuple[int, int]]]) -> Slots:
     number = stages(arrays)
-    tasks = {task.id: task for task in arrays.problem.tasks}
-    virtual: dict[tuple[int, str, int], int] = {}
-    for rank, places in enumerate(own):
-        column = {stage: place for place, (_, stage) in enumerate(places)}
-        for task in np.nonzero((arrays.rank == rank) & (arrays.kind == FORWARD))[0].tolist():
-            identity = tasks[int(arrays.id[task])]
-            virtual[rank, identity.module, identity.chunk] = column[int(number[task])]
-    microbatch = {value: place for place, value in enumerate(sorted(set(arrays.microbatch.tolist())))}
+    column = np.full(int(number.max(initial=-1)) + 1, -1, dtype=np.int64)
+    for places in own:
+        for place, (_, stage) in enumerate(places):
+            column[stage] = place
+    chunk = numbered(arrays.module, arrays.chunk, arrays.rank)
+    virtual = np.full(int(chunk.max(initial=-1)) + 1, -1, dtype=np.int64)
+    forward = arrays.kind == FORWARD
+    virtual[chunk[forward]] = column[number[forward]]
+    alone = np.nonzero(virtual[chunk] < 0)[0]
+    if len(alone):
+        raise BaselineError(f"task {arrays.id[alone[0]]} has no forward of its chunk on rank {arrays.rank[alone[0]]}")
+    order = np.lexsort([arrays.priority, arrays.depth])
+    member = np.unique(arrays.microbatch, return_inverse=True)[1].reshape(-1)
     slots: Slots = defaultdict(list)
-    for task in np.lexsort([arrays.priority, arrays.depth]).tolist():
-        identity = tasks[int(arrays.id[task])]
-        stage = (identity.rank, identity.module, identity.chunk)
-        if stage not in virtual:
-            raise BaselineError(f"task {identity.id} has no forward of its chunk on rank {identity.rank}")
-        slots[identity.rank, identity.kind != "F", virtual[stage], microbatch[identity.microbatch]].append(task)
+    rows = (arrays.rank[order], ~forward[order], virtual[chunk[order]], member[order], order)
+    for rank, backward, place, microbatch, task in zip(*(row.tolist() for row in rows), strict=True):
+        slots[rank, backward, place, microbatch].append(task)
     return slots
 
 

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ds_dip.scheduling import Problem
+from ds_dip.scheduling.arrays import arrays_of
+from ds_dip.scheduling.instances import multimodal
+from ds_dip.scheduling.jobs import evaluate, rewind
+from ds_dip.scheduling.timing import by_rank, first_come, fits, flat
+from tests.scheduling_cases import problems
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.integers(0, 1000), st.sampled_from([4, 12, 40]))
+def test_an_annealed_window_keeps_the_schedule_within_memory_and_no_worse(
+    problem: Problem, seed: int, tasks: int
+) -> None:
+    arrays = arrays_of(problem)
+    sequence = flat(first_come(arrays))[0]
+    before = evaluate(arrays, sequence)
+    found = rewind(arrays, sequence, (), tasks, 200, 0.1 * before + 1e-9, 1e-3 * before + 1e-9, 0.0, 100, seed)
+    assert sorted(found.sequence.tolist()) == list(range(arrays.n))
+    assert found.makespan <= before * (1 + 1e-9)
+    assert fits(arrays, by_rank(arrays, found.sequence))
+
+
+def test_a_window_knows_the_makespan_of_the_whole() -> None:
+    problem = multimodal(4, 8, 3, laps=2, cap=2)
+    arrays = arrays_of(problem)
+    sequence = flat(first_come(arrays))[0]
+    gains = []
+    for seed in range(6):
+        found = rewind(arrays, sequence, (), 60, 3000, 1.0, 0.1, 0.0, 100, seed)
+        assert evaluate(arrays, found.sequence) == pytest.approx(found.makespan)
+        gains.append(evaluate(arrays, sequence) - found.makespan)
+    assert np.max(gains) > 0
