@@ -17,7 +17,7 @@ from ds_dip.data.digits import (
     digit_hits,
 )
 
-TRAIN, HELD_OUT = Digits(2000), Digits(500, split="held_out", text_only=False, typed=0, turns=False)
+TRAIN, HELD_OUT = Digits(2000), Digits(500, split="held_out")
 
 
 def text(dataset, index):

@@ -34,7 +34,9 @@ class Digits:
     ``patch`` is the side of a patch in pixels and ``merge`` the patches that become one token, as in the model.
     ``images`` is the most images a sample holds, ``text_only`` whether there are samples without any, ``typed`` the
     most digits typed in the prompt beside images, and ``turns`` whether a sample may ask in several turns rather than
-    for everything at once. Training images are shifted, turned, scaled and given noise, by the sample's id.
+    for everything at once. By default training samples have all of that (two typed digits) and held-out samples
+    none, so that every digit of a held-out answer is one of several images'. Training images are shifted, turned,
+    scaled and given noise, by the sample's id.
     """
 
     def __init__(
@@ -45,12 +47,16 @@ class Digits:
         patch: int = 2,
         merge: int = 16,
         images: int = 12,
-        text_only: bool = True,
-        typed: int = 2,
-        turns: bool = True,
+        text_only: bool | None = None,
+        typed: int | None = None,
+        turns: bool | None = None,
     ) -> None:
         if split not in SPLITS:
             raise ValueError(f"split is {split!r}, expected one of {', '.join(SPLITS)}")
+        training = split == "train"
+        text_only = training if text_only is None else text_only
+        turns = training if turns is None else turns
+        typed = 2 * training if typed is None else typed
         if samples < 1:
             raise ValueError(f"samples is {samples}, expected at least 1")
         if images < 1 or typed < 0 or images + typed > len(LETTERS):
