@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from ds_dip.scheduling import Problem, Task, interleave, retime, solve, verify
+from ds_dip.scheduling import Problem, Task, carry_over, interleave, retime, solve, verify
 from ds_dip.scheduling.instances import flow_shop, multimodal, unequal, uniform
 from tests.scheduling_cases import problems, renumbered
 
@@ -145,3 +145,15 @@ def test_importing_the_room_imports_neither_numba_nor_torch() -> None:
     code = "import sys, ds_dip.scheduling; print(*{'numba', 'torch', 'ortools', 'highspy'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == ""
+
+
+def test_the_last_batchs_order_is_a_start_for_the_next() -> None:
+    last, following = (multimodal(3, 6, seed, laps=2, cap=1.5) for seed in (2, 9))
+    found = solve(last, evaluations=3000).schedule
+    assert found is not None
+    carried = carry_over(last, found, following)
+    assert verify(following, carried) == []
+    again = carry_over(last, found, last)
+    assert retime(last, again).makespan <= retime(last, found).makespan * (1 + 1e-9)
+    warm = solve(following, evaluations=50, warm_start=carried)
+    assert warm.makespan <= retime(following, carried).makespan

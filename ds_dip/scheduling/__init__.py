@@ -13,6 +13,7 @@ from ds_dip.scheduling.baselines import (
     zb_h1,
 )
 from ds_dip.scheduling.bounds import lower_bound
+from ds_dip.scheduling.carrying import carry_over
 from ds_dip.scheduling.plan import Plan
 from ds_dip.scheduling.problem import Choice, InfeasibleError, Pair, Problem, ProblemError, ScheduleError, Task
 from ds_dip.scheduling.result import Result
@@ -36,6 +37,7 @@ __all__ = [
     "ScheduleError",
     "Task",
     "Timeline",
+    "carry_over",
     "coarse_optimus",
     "gpipe",
     "interleave",

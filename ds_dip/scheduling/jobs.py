@@ -70,6 +70,26 @@ def bundles_of(arrays: Arrays) -> Bundles:
     return arrays.cache["bundles"]  # type: ignore[no-any-return]
 
 
+def seed_orders(arrays: Arrays, backwards: bool) -> list[Ints32]:
+    """Orders of bundles to begin with: first come, and microbatches by their work.
+
+    The shortest first, the longest first, and long and short in turn: in tight memory what runs
+    side by side must fit together.
+    """
+    held = bundles_of(mirrored(arrays) if backwards else arrays)
+    column = np.unique(arrays.microbatch, return_inverse=True)[1].reshape(-1)
+    work = np.bincount(column, arrays.duration, minlength=held.owners)
+    rising = np.argsort(work, kind="stable")
+    turns = np.empty_like(rising)
+    turns[0::2], turns[1::2] = rising[::-1][: len(turns[0::2])], rising[: len(turns[1::2])]
+    orders = [held.first_come]
+    for wanted in (rising, rising[::-1], turns):
+        place = np.empty(held.owners, dtype=np.int64)
+        place[wanted] = np.arange(held.owners)
+        orders.append(held.first_come[np.argsort(place[held.owner[held.first_come]], kind="stable")])
+    return orders
+
+
 def seeded(seed: int) -> NDArray[np.uint64]:
     """A generator's state from a seed, never zero."""
     return np.array([(seed * 0x9E3779B97F4A7C15 + 0x1234567) % 2**64 | 1], dtype=np.uint64)

@@ -23,16 +23,13 @@ from ds_dip.scheduling.jobs import (
     LONGEST_JOB,
     REORDER_COST,
     Found,
-    bundles_of,
     decode,
-    evaluate,
     reorder,
     restrategize,
     rewind,
+    seed_orders,
 )
-from ds_dip.scheduling.mirror import mirrored
 from ds_dip.scheduling.problem import InfeasibleError
-from ds_dip.scheduling.timing import flat, interleaving
 
 ELITE = 6
 WINDOW = 200
@@ -114,20 +111,18 @@ class Portfolio:
         for backwards in (False, True):
             for choices in start:
                 with suppress(InfeasibleError):
-                    self._first_come(choices, backwards)
+                    orders = seed_orders(arrays.with_choices(choices), backwards)
+                    for order in orders if choices == start[0] else orders[:1]:
+                        self._seed(choices, backwards, order)
         if True not in self.priorities:
             del self.ways["backward"]
 
-    def _first_come(self, choices: tuple[int, ...], backwards: bool) -> None:
-        arrays = self.arrays.with_choices(choices)
-        side = mirrored(arrays) if backwards else arrays
-        orders = interleaving(side, side.priority)
-        sequence = flat([order[::-1] for order in orders] if backwards else orders)[0]
-        makespan = evaluate(arrays, sequence)
-        self.pool.budget.used += 1
-        self.pool.add(makespan, sequence, choices)
-        if backwards not in self.priorities or makespan < self.priorities[backwards][0]:
-            self.priorities[backwards] = (makespan, bundles_of(side).first_come)
+    def _seed(self, choices: tuple[int, ...], backwards: bool, order: Ints32) -> None:
+        found = decode(self.arrays, choices, backwards, order, 1, 1.0, 1.0, 0.0, 0)
+        self.pool.budget.used += found.evaluations
+        self.pool.add(found.makespan, found.sequence, choices)
+        if backwards not in self.priorities or found.makespan < self.priorities[backwards][0]:
+            self.priorities[backwards] = (found.makespan, order)
 
     def run(self, workers: int, progress: Progress | None) -> None:
         """Search until the budget is over or the bound is reached."""

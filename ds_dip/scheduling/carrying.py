@@ -1,0 +1,45 @@
+"""The order of one batch as a start for the next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ds_dip.scheduling.problem import Problem, ScheduleError
+from ds_dip.scheduling.schedule import Schedule
+from ds_dip.scheduling.timing import by_rank, fits, fitting, interleaving, retime, schedule_of, starts
+
+
+def carry_over(previous: Problem, schedule: Schedule, problem: Problem) -> Schedule:
+    """A schedule of ``problem`` that follows the order of an earlier one, for ``solve(warm_start=…)``.
+
+    Tasks of the same identity (kind, module, chunk, microbatch, sub) keep their turn, new ones come
+    with the next task of their microbatch that was there. Where that is no schedule within memory,
+    the turns are priorities of the dual queue.
+    Raises InfeasibleError where nothing fits.
+    """
+    start = retime(previous, schedule).start
+    turn = {(task.kind, task.module, task.chunk, task.microbatch, task.sub): start[task.id] for task in previous.tasks}
+    arrays, choices = fitting(problem)
+    tasks = {task.id: task for task in problem.tasks}
+    begin = np.full(arrays.n, np.nan)
+    for place, number in enumerate(arrays.id.tolist()):
+        task = tasks[number]
+        begin[place] = turn.get((task.kind, task.module, task.chunk, task.microbatch, task.sub), np.nan)
+    order = np.lexsort([arrays.priority, arrays.microbatch])
+    latest = np.inf
+    for place in order[::-1].tolist():
+        if not np.isnan(begin[place]):
+            latest = float(begin[place])
+        else:
+            begin[place] = latest
+    orders = by_rank(arrays, np.lexsort([arrays.priority, arrays.depth, begin]))
+    try:
+        starts(arrays, orders)
+        kept = fits(arrays, orders)
+    except ScheduleError:
+        kept = False
+    if not kept:
+        priority = np.empty(arrays.n, dtype=np.int64)
+        priority[np.lexsort([arrays.priority, begin])] = np.arange(arrays.n)
+        orders = interleaving(arrays, priority)
+    return schedule_of(arrays, orders, choices)
