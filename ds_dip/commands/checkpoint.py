@@ -35,7 +35,8 @@ def convert(source: Path, target: Path) -> None:
     from ds_dip.runtime.universal import convert as write
 
     folder = _folder(source)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(folder.name)
         manifest = write(folder, target, lambda done, whole: bar.update(task, completed=done, total=whole))
     size = sum(manifest["files"].values())
