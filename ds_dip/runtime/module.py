@@ -105,6 +105,10 @@ class DIPModule(PipelineModule):
                         self._random.add((chunk, index))
                     if self.model.module(chunk.module).frozen:
                         layer.requires_grad_(False)
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            # DeepSpeed's optimizers refuse a rank that trains nothing; this stays 0.
+            self.anchor = nn.Parameter(torch.zeros(1))
+            self.anchor.ds_pipe_replicated = False  # type: ignore[attr-defined]  # DeepSpeed's mark
         self._activate_first()
 
     def _activate_first(self) -> None:

@@ -15,6 +15,7 @@ from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.utils import safe_get_full_grad
 
 from ds_dip.data.metadata import SampleMetadata
+from ds_dip.planner import SourceStatistics
 from ds_dip.programs import compile_programs, replay
 from ds_dip.runtime.initialize import make_engine
 from ds_dip.runtime.module import DIPModule
@@ -48,7 +49,18 @@ class CasePlans:
             plan.problem, plan.order, plan.start, plan.end, batch, case.toy.model, case.partition
         )
         replay(programs)
-        return SimpleNamespace(step=step, batch=batch, programs=programs)
+        return SimpleNamespace(
+            step=step,
+            batch=batch,
+            programs=programs,
+            iteration=1.0,
+            makespan=1.0,
+            lower_bound=0.5,
+            peak_memory=(0.0,) * len(programs),
+        )
+
+    def statistics(self) -> SourceStatistics:
+        return SourceStatistics()
 
     def measured(self, measured: Any) -> None:
         pass

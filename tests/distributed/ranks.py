@@ -48,22 +48,32 @@ def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) 
                     )
                 )
         try:
-            end = time.monotonic() + seconds
-            codes = [process.wait(max(0.0, end - time.monotonic())) for process in processes]
-        except subprocess.TimeoutExpired:
-            codes = [-999]
+            codes = _wait(processes, seconds)
         finally:
             for process in processes:
                 process.kill()
                 process.wait(10)
             remove_buffers()
-        if any(codes):
+        if any(code != 0 for code in codes):
             texts = "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in logs)
             raise AssertionError(f"{module} ended with {codes} after at most {seconds:g} s\n{texts}")
         reports = [Path(folder, f"report-{rank}.jsonl") for rank in range(world)]
         return [
             [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else [] for path in reports
         ]
+
+
+def _wait(processes: list[subprocess.Popen[bytes]], seconds: float) -> list[int | None]:
+    """Exit statuses, None of a rank that is still running: one that fails leaves the others 30 s to notice."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        codes = [process.poll() for process in processes]
+        if None not in codes:
+            return codes
+        if any(codes):
+            end = min(end, time.monotonic() + 30.0)
+        time.sleep(0.05)
+    return [process.poll() for process in processes]
 
 
 def remove_buffers() -> None:

@@ -1,0 +1,160 @@
+"""A rank of the usage test: what DeepSpeed's users rely on, and what its own pipeline engine gets wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed import comm as dist
+from deepspeed.runtime.config import DeepSpeedConfig
+
+from ds_dip.models.partition import Chunk, Partition
+from ds_dip.runtime.finite import NonFiniteError
+from ds_dip.runtime.initialize import make_engine
+from ds_dip.runtime.module import DIPModule
+from ds_dip.runtime.shutdown import shutdown
+from tests.cases import Case, batches_of, random_case
+from tests.distributed.gradients import CasePlans, reference_layers, settings
+from tests.distributed.ranks import report
+from tests.toy import loss_sum
+
+
+def engine_for(case: Case, document: dict[str, Any]) -> Any:
+    module = DIPModule(case.toy.model, case.partition, case.toy.specs(torch.float32), loss_sum)
+    plans = CasePlans(case, module.mpu().get_data_parallel_rank())
+    engine = make_engine(module, document, DeepSpeedConfig(document, module.mpu()), plans, case.dataset)
+    dist.barrier()
+    return engine
+
+
+def weights(engine: Any) -> dict[tuple[str, int, str], torch.Tensor]:
+    return {
+        (chunk.module, index, name): parameter.detach().double().clone()
+        for chunk in engine.module.local_chunks
+        for index, layer in engine.module.layers_of(chunk).items()
+        for name, parameter in layer.named_parameters()
+    }
+
+
+def clipping(mode: str, seed: int) -> None:
+    """One step of plain SGD at rate 1: the weights move by the clipped gradient of the whole model."""
+    case = random_case(seed, ranks=2, encoders=1, layers=6, frozen=(), tied=True)
+    document = settings(case, mode, 1)
+    document["optimizer"]["params"]["lr"] = 1.0
+    document["gradient_clipping"] = 0.05
+    engine = engine_for(case, document)
+    before = weights(engine)
+    engine.train_batch()
+    after = weights(engine)
+    layers = reference_layers(case, mode)
+    case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, layers)
+    gradients = {id(p): p.grad for chain in layers.values() for layer in chain for p in layer.parameters()}
+    norm = float(torch.stack([g.square().sum() for g in gradients.values() if g is not None]).sum().sqrt())
+    worst = largest = 0.0
+    for (module, index, name), start in before.items():
+        gradient = dict(layers[module][index].named_parameters())[name].grad
+        wanted = torch.zeros_like(start) if gradient is None else -gradient * min(1.0, 0.05 / (norm + 1e-6))
+        worst = max(worst, float((after[module, index, name] - start - wanted).abs().max()))
+        largest = max(largest, float(wanted.abs().max()))
+    report(case="clipping", mode=mode, error=worst / largest, norm=norm, told=float(engine.get_global_grad_norm()))
+
+
+def options(folder: str) -> None:
+    """Everything on at once: breakdown, prints, monitor, communication log, scheduler, another batch size."""
+    case = random_case(11, ranks=2, encoders=1, layers=6, frozen=())
+    document = settings(case, "zero1", 1)
+    document |= {
+        "wall_clock_breakdown": True,
+        "steps_per_print": 1,
+        "csv_monitor": {"enabled": True, "output_path": folder, "job_name": "usage"},
+        "comms_logger": {"enabled": True},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.01, "warmup_num_steps": 4}},
+    }
+    engine = engine_for(case, document)
+    rates = []
+    for _ in range(3):
+        engine.train_batch()
+        rates.append(engine.get_lr()[0])
+    engine.set_train_batch_size(6)
+    engine.train_batch()
+    files = sorted(path.name for path in Path(folder).rglob("*.csv"))
+    report(case="options", rates=rates, samples=engine.global_samples, steps=engine.global_steps, files=files)
+
+
+def nonfinite(policy: str, where: str) -> None:
+    """A NaN in the data of one sample: found before the step, which is left out or ends the run."""
+    cases = (random_case(seed, ranks=2, encoders=1, layers=6, frozen=()) for seed in range(12, 40))
+    case = next(case for case in cases if any(sample.modules["vision"] for sample in case.samples))
+    document = settings(case, "zero1", 1)
+    document["optimizer"]["params"]["lr"] = 1.0
+    document["dip"]["nonfinite"] = policy
+    engine = engine_for(case, document)
+    load = case.dataset.load
+    spoilt = next(sample.id for sample in case.samples if sample.modules["vision"])
+
+    def poisoned(sample: str, fields: Any) -> Any:
+        return {
+            name: [a * float("nan") if name == where and sample == spoilt else a for a in arrays]
+            for name, arrays in load(sample, fields).items()
+        }
+
+    case.dataset.load = poisoned
+    before, error = weights(engine), ""
+    try:
+        engine.train_batch()
+    except NonFiniteError as found:
+        error = str(found)
+    kept = all(torch.equal(a, b) for a, b in zip(before.values(), weights(engine).values(), strict=True))
+    case.dataset.load = load
+    moved = 0.0
+    if policy == "skip":
+        engine.train_batch()
+        moved = max(float((a - b).abs().max()) for a, b in zip(before.values(), weights(engine).values(), strict=True))
+    finite = all(bool(torch.isfinite(w).all()) for w in weights(engine).values())
+    report(
+        case="nonfinite",
+        policy=policy,
+        where=where,
+        error=error,
+        kept=kept,
+        moved=moved,
+        finite=finite,
+        skipped=engine.skipped_steps,
+    )
+
+
+def frozen_rank() -> None:
+    """A rank that holds nothing but a frozen encoder trains nothing, and the run goes on."""
+    base = random_case(13, ranks=1, encoders=1, layers=4, frozen=("vision",))
+    chunks = (Chunk("vision", 0, 0, 0, 0, 4), Chunk("language", 0, 0, 1, 0, 2), Chunk("language", 1, 1, 1, 2, 4))
+    partition = Partition(2, chunks, (("vision", 2),))
+    share = [(0, 1), (2,), (3, 4)]
+    samples = [base.dataset.metadata(index) for index in range(5)]
+    case = Case(base.toy, base.dataset, partition, batches_of(samples, [share], base.toy, partition), 13)
+    errors = []
+    for mode in ("fp32", "zero1"):
+        engine = engine_for(case, settings(case, mode, 1))
+        loss = float(engine.train_batch())
+        layers = reference_layers(case, mode)
+        expected = float(case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, layers))
+        errors.append(abs(loss - expected) / expected)
+    report(case="frozen rank", errors=errors)
+    shutdown(engine)
+
+
+def main() -> None:
+    deepspeed.init_distributed("gloo")
+    for mode in ("fp32", "zero1", "bf16-accumulate"):
+        clipping(mode, 21)
+    for policy in ("stop", "skip"):
+        for where in ("vision", "labels"):
+            nonfinite(policy, where)
+    options(sys.argv[1])
+    frozen_rank()
+
+
+if __name__ == "__main__":
+    main()
