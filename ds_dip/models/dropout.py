@@ -32,8 +32,9 @@ class Dropout(nn.Module):
         sizes = context.sizes.tokens if len(x) == sum(context.sizes.tokens) else context.sizes.merged
         if len(x) != sum(sizes) or len(sizes) != len(context.instances):
             raise ValueError(
-                f"dropout {self.key!r} of layer {context.layer!r} got {len(x)} rows, and the instances have {sum(context.sizes.tokens)} tokens "
-                f"and merge to {sum(context.sizes.merged)}; call it with rows of whole instances"
+                f"dropout {self.key!r} of layer {context.layer!r} got {len(x)} rows, and the instances have "
+                f"{sum(context.sizes.tokens)} tokens and merge to {sum(context.sizes.merged)}; call it with rows of "
+                "whole instances"
             )
         parts = [self._mask(context, name, size, x) for name, size in zip(context.instances, sizes, strict=True)]
         return x * torch.cat(parts) / (1.0 - self.p)
