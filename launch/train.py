@@ -25,7 +25,7 @@ def arguments() -> argparse.Namespace:
     """The command line; DeepSpeed's own arguments included."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(HERE.parent / "model_configs" / "quickstart.json"))
-    parser.add_argument("--steps", type=int, default=700, help="batches to train on")
+    parser.add_argument("--steps", type=int, default=900, help="batches to train on")
     parser.add_argument("--evaluate", type=int, default=400, help="held-out samples to evaluate on at the end")
     parser.add_argument("--pipeline-ranks", type=int, help="ranks of a pipeline (default: all; the rest is replicas)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights")
