@@ -196,6 +196,8 @@ def fail(engine: Any, folder: Path, job: dict[str, Any], kind: str, value: Any, 
                 torch.save = lambda *_, **__: os._exit(9)
             engine.save_checkpoint(here, value)
     except CheckpointError as error:
+        if kind == "killed":
+            raise
         return str(error)
     finally:
         torch.save = save

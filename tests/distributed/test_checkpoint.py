@@ -6,11 +6,13 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
+from deepspeed.checkpoint import ds_to_universal
 
 from ds_dip.cli import cli
 from tests.distributed.ranks import run_ranks
@@ -123,12 +125,23 @@ def test_the_same_partition_resumes_bit_equal_and_others_are_refused(saved: Fold
 
 def test_a_universal_checkpoint_continues_under_any_partition(saved: Folder) -> None:
     wanted = []
-    for world, where in ((2, {"ranks": 2}), (2, {"ranks": 1}), (1, {"ranks": 1})):
+    for world, where, names in (
+        (2, {"ranks": 2}, tuple(VARIANTS)),
+        (2, {"ranks": 1}, ("fp32-0", "fp32-1", "fp32-1-tied", "bf16-1")),
+        (1, {"ranks": 1}, ("fp32-1", "fp32-0-tied", "bf16-0")),
+    ):
         label = f"{world}-{where['ranks']}"
         jobs = []
-        for name, variant in VARIANTS.items():
+        for name in names:
             actions = [["load", name], ["train", 2], ["dump", f"{name}-{label}"]]
-            job = {**where, **variant, "name": f"{name} {label}", "universal": True, "seed": 7, "actions": actions}
+            job = {
+                **where,
+                **VARIANTS[name],
+                "name": f"{name} {label}",
+                "universal": True,
+                "seed": 7,
+                "actions": actions,
+            }
             if world == 1 and name == "fp32-1":
                 job["actions"] = [*actions[:1], ["save", "one"], *actions[1:]]
             jobs.append(job)
@@ -149,6 +162,31 @@ def test_a_universal_checkpoint_continues_under_any_partition(saved: Folder) -> 
     saved.run(2, *jobs)
     for label, ranks in (("more-p", 2), ("more-dp", 1)):
         assert saved.difference(("fp32-1-5", 2), (label, ranks)) <= TOLERANCE["fp32"]
+
+
+@pytest.mark.parametrize("name", ["fp32-1", "bf16-1", "bf16-accumulate-1"])
+def test_the_conversion_is_deepspeeds_where_deepspeeds_works(saved: Folder, name: str, tmp_path: Path) -> None:
+    ours, theirs = saved.path / name / "universal" / "zero", tmp_path / "theirs"
+    ds_to_universal.main(
+        SimpleNamespace(
+            input_folder=str(saved.path / name / "global_step3"),
+            output_folder=str(theirs),
+            inject_missing_state=True,
+            num_extract_workers=1,
+            num_merge_workers=1,
+            keep_temp_folder=False,
+            strict=True,
+        )
+    )
+    files = {path.relative_to(ours) for path in ours.rglob("*.pt")}
+    assert files == {path.relative_to(theirs / "zero") for path in theirs.joinpath("zero").rglob("*.pt")}
+    for file in files - {Path("optimizer_state.pt")}:
+        one, other = (torch.load(folder / file, weights_only=False) for folder in (ours, theirs / "zero"))
+        if file.name == "step.pt":
+            assert one == other
+        else:
+            assert torch.equal(one.pop("param"), other.pop("param")), file
+            assert one == other
 
 
 def test_a_failed_save_is_told_on_every_rank_and_leaves_the_last_checkpoint(small_disk: Path, tmp_path: Path) -> None:
