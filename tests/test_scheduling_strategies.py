@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ds_dip.scheduling import Choice, Schedule, one_f_one_b, retime, solve, verify
+from ds_dip.scheduling import Choice, Schedule, interleave, one_f_one_b, retime, solve, verify
 from ds_dip.scheduling.arrays import arrays_of
 from ds_dip.scheduling.instances import multimodal, strategic, uniform
 from ds_dip.scheduling.strategies import choose, stage_candidates
-from ds_dip.scheduling.timing import positions
+from ds_dip.scheduling.timing import leanest, positions
 
 LAYER = (Choice(1.0, 2.0, 4.0), Choice(1.0, 2.5, 2.0, 2.0), Choice(1.0, 3.0, 1.0, 3.0))
 
@@ -67,3 +67,11 @@ def test_choices_win_back_what_tight_memory_costs(cap: float) -> None:
     assert verify(strategic(plain), free.schedule) == []
     assert free.makespan < fixed.makespan
     assert retime(strategic(plain), free.schedule).makespan == free.makespan
+
+
+def test_interleaving_uses_the_memory_that_lean_choices_leave() -> None:
+    problem = strategic(multimodal(3, 5, 4, laps=2, cap=0.8))
+    schedule = interleave(problem)
+    lean = Schedule(schedule.order, leanest(problem))
+    assert verify(problem, schedule) == []
+    assert retime(problem, schedule).makespan < retime(problem, lean).makespan

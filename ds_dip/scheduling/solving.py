@@ -20,7 +20,7 @@ from ds_dip.scheduling.same_order import search_same_order
 from ds_dip.scheduling.schedule import Schedule
 from ds_dip.scheduling.search import Budget, Pool, Portfolio, Progress
 from ds_dip.scheduling.static import BaselineError
-from ds_dip.scheduling.timing import fits, fitting, flat, leanest, positions, schedule_of, starts, timeline
+from ds_dip.scheduling.timing import fits, fitting, flat, leanest, makespan_of, positions, schedule_of, starts, timeline
 from ds_dip.scheduling.tree import METHODS, search_orders
 
 
@@ -74,7 +74,7 @@ def solve(
         chosen = arrays.with_choices(warm_start.choices)
         orders = positions(chosen, warm_start)
         if fits(chosen, orders):
-            pool.add(_makespan(chosen, orders), flat(orders)[0], warm_start.choices)
+            pool.add(makespan_of(chosen, orders), flat(orders)[0], warm_start.choices)
     Portfolio(arrays, pool, bound, seed, start).run(workers, progress)
     return _result(arrays, pool, (bound, name), seed, baselines)
 
@@ -145,13 +145,9 @@ def _baselines(problem: Problem, arrays: Arrays, pool: Pool) -> dict[str, float 
         chosen = arrays.with_choices(schedule.choices)
         orders = positions(chosen, schedule)
         pool.budget.used += 1
-        found[name] = makespan = _makespan(chosen, orders)
+        found[name] = makespan = makespan_of(chosen, orders)
         pool.add(makespan, flat(orders)[0], schedule.choices)
     return found
-
-
-def _makespan(arrays: Arrays, orders: list[list[int]]) -> float:
-    return float((starts(arrays, orders) + arrays.duration + arrays.tail).max(initial=0.0))
 
 
 def _result(

@@ -33,11 +33,27 @@ def retime(problem: Problem, schedule: Schedule) -> Timeline:
 def interleave(problem: Problem) -> Schedule:
     """DIP's dual-queue interleaving in first-come order, within memory; it never gets stuck.
 
-    Pairs take their first choice where that fits, else their leanest. Raises InfeasibleError, with
-    the reason and a sufficient capacity, where no order of a microbatch alone fits.
+    Pairs take their first choice where that fits. Else the order is found with their leanest, and
+    then every pair gets the fastest choice for which that order leaves room. Raises
+    InfeasibleError, with the reason and a sufficient capacity, where no order of a microbatch alone
+    fits.
     """
+    from ds_dip.scheduling.strategies import choose
+
     arrays, choices = fitting(problem)
-    return schedule_of(arrays, first_come(arrays), choices)
+    orders = first_come(arrays)
+    if any(choices):
+        faster = choose(arrays_of(problem), orders, 0.0)
+        if faster is not None and makespan_of(arrays_of(problem).with_choices(faster), orders) < makespan_of(
+            arrays, orders
+        ):
+            choices = faster
+    return schedule_of(arrays, orders, choices)
+
+
+def makespan_of(arrays: Arrays, orders: Orders) -> float:
+    """Largest end plus tail of orders by position; raises ScheduleError on a cycle."""
+    return float((starts(arrays, orders) + arrays.duration + arrays.tail).max(initial=0.0))
 
 
 def first_come(arrays: Arrays) -> Orders:
