@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from ds_dip.planner import (
+    ChannelError,
     FollowerSource,
     LeaderSource,
     MemoryChannel,
@@ -185,3 +186,21 @@ def test_corrections_are_handed_on_when_a_run_is_resumed() -> None:
     resumed = LeaderSource(Planner(settings()))
     resumed.corrections = leader.corrections
     assert resumed.next(1) == leader.next(1)
+
+
+def test_a_run_that_is_set_back_never_reads_the_records_of_its_first_time() -> None:
+    channel, planner = MemoryChannel(), Planner(settings())
+    leader, follower = LeaderSource(planner, channel), FollowerSource(settings(), channel, deadline_s=0.05)
+    for step in range(4):
+        leader.measured(slowed(leader.next(step), 3.0, 0.01))
+        follower.next(step)
+    learned = leader.corrections
+    assert learned.fits
+    for source in (leader, follower):
+        source.resume(None)
+    assert not leader.corrections.fits
+    with pytest.raises(ChannelError, match="did not publish"):
+        follower.next(2)
+    assert leader.next(2) == follower.next(2) == Planner(settings()).plan(2)
+    leader.resume(learned)
+    assert leader.corrections == learned
