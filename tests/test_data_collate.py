@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.data.collate import collate
@@ -36,6 +36,7 @@ def requests(draw):
     return sizes, start, draw(st.integers(start, total))
 
 
+@settings(deadline=None, max_examples=50)
 @given(requests())
 def test_a_range_of_instances_is_concatenated_in_sample_order_from_as_few_samples_as_hold_it(request):
     sizes, start, stop = request

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.data.metadata import SampleMetadata, read_batch, write_batch
@@ -19,6 +19,7 @@ def samples(draw):
     return SampleMetadata(draw(st.text("abc-012", max_size=8)), modules, draw(st.integers(0, 10**6)), merged)
 
 
+@settings(deadline=None, max_examples=40)
 @given(batch=st.lists(samples(), max_size=6))
 def test_a_batch_file_gives_back_what_was_written(batch, tmp_path_factory):
     path = tmp_path_factory.mktemp("batch") / "batch.jsonl"

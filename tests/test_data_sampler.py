@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.data.sampler import Sampler
@@ -9,6 +9,7 @@ SHAPES = st.tuples(st.integers(1, 60), st.integers(1, 60), st.integers(0, 5)).ma
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(sampler=SHAPES, step=st.integers(0, 50))
 def test_every_global_batch_is_full_and_holds_no_sample_twice(sampler, step):
     indices = sampler.indices(step)
@@ -16,12 +17,14 @@ def test_every_global_batch_is_full_and_holds_no_sample_twice(sampler, step):
     assert all(0 <= index < sampler.samples for index in indices)
 
 
+@settings(deadline=None, max_examples=50)
 @given(sampler=SHAPES, step=st.integers(0, 50))
 def test_the_order_follows_from_seed_and_step_alone(sampler, step):
     again = Sampler(sampler.samples, sampler.batch_size, sampler.seed)
     assert again.indices(step) == sampler.indices(step)
 
 
+@settings(deadline=None, max_examples=50)
 @given(sampler=SHAPES, epoch=st.integers(0, 3))
 def test_an_epoch_holds_no_sample_twice(sampler, epoch):
     first = epoch * sampler.steps_per_epoch
