@@ -48,6 +48,8 @@ class DIPModule(PipelineModule):
     Raises ValueError where layers, model and partition disagree.
     """
 
+    _loading = False
+
     def __init__(
         self,
         model: Model,
@@ -150,11 +152,21 @@ class DIPModule(PipelineModule):
         self._activate_first()
 
     def load_state_dir(self, *args: Any, **kwargs: Any) -> None:
-        """Read the layer files of every local chunk."""
-        for chunk in self.local_chunks:
-            self._activate(chunk)
-            super().load_state_dir(*args, **kwargs)
+        """Read the layer files of every local chunk, then let ranks that share a tied layer agree, once."""
+        self._loading = True
+        try:
+            for chunk in self.local_chunks:
+                self._activate(chunk)
+                super().load_state_dir(*args, **kwargs)
+        finally:
+            self._loading = False
         self._activate_first()
+        self._synchronize_tied_weights()
+
+    def _synchronize_tied_weights(self) -> None:
+        # The base class does it after each chunk, of which ranks may hold different numbers.
+        if not self._loading:
+            super()._synchronize_tied_weights()
 
 
 def _key_dropout(layer: nn.Module, name: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from torch.distributed import distributed_c10d
 
 from ds_dip.config import DIPConfig
@@ -17,6 +19,8 @@ from ds_dip.planner import (
     StoreChannel,
 )
 from ds_dip.runtime.module import DIPModule
+
+_engines = count()
 
 
 def make_plans(
@@ -47,7 +51,8 @@ def make_plans(
     )
     # The store that the process group was made with; torch has no public name for it.
     store = distributed_c10d._get_default_store()
-    channel = StoreChannel(store, f"ds_dip/{replica}", grid.stage_to_global(0))
+    # All ranks make their engines in the same order, so the same number names the same engine everywhere.
+    channel = StoreChannel(store, f"ds_dip/{next(_engines)}/{replica}", grid.stage_to_global(0))
     # A deterministic run waits for its plan as long as a start may take: what it runs must not depend on a clock.
     wait = dip.timeouts.start_s if dip.deterministic else dip.planner.deadline_s
     if grid.get_stage_id() != 0:
