@@ -101,7 +101,7 @@ class Portfolio:
     def __init__(self, arrays: Arrays, pool: Pool, bound: float, seed: int, start: list[tuple[int, ...]]) -> None:
         self.arrays, self.pool, self.bound, self.start = arrays, pool, bound, start
         self.random = random.Random(seed)
-        self.ways = {"orders": 1.0, "elite": 1.0, "forward": 1.0, "backward": 1.0}
+        self.ways = {"orders": 1.0, "forward": 1.0, "backward": 1.0}
         if arrays.n > 2 * WINDOW:
             self.ways["window"] = 1.0
         if any(len(pair.choices) > 1 for pair in arrays.problem.pairs):
