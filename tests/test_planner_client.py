@@ -183,7 +183,8 @@ def test_a_dataset_that_cannot_be_opened_is_in_the_log(start: Start, tmp_path: P
     client = start({"sides": 6}, restart_limit=0)
     answer = client.take(0, PATIENCE)
     assert answer.cause == "dead"
-    assert "exited with status 1" in answer.reason
+    assert "exited with status 1 after writing" in answer.reason
+    assert "sides" in answer.reason
     assert "refused the options {'sides': 6}" in (tmp_path / "planner.log").read_text()
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter, deque
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import IO, Any
 
 import ds_dip
 from ds_dip.costs.corrections import Corrections
@@ -69,7 +70,8 @@ class ClientStatistics:
 class PlannerClient:
     """Starts, watches and restarts a planner; hands out its plans.
 
-    ``log`` is a file for what the process writes (default: nowhere). ``command`` starts it, with a
+    ``log`` is a file for what the process writes (default: one without a name, of which a failure's reason tells
+    the last line). ``command`` starts it, with a
     descriptor and this process's id appended. A process that owes a plan and says nothing for
     ``silent_s`` seconds is restarted; after ``restart_limit`` restarts it stays gone (None: no limit).
     ``nice`` is added to its niceness. Use from one thread, and ``close`` it.
@@ -102,6 +104,7 @@ class PlannerClient:
         self._ready = self._settled = self._stalled = False
         self._heard = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
+        self._output: IO[bytes] | None = None
         self._wire: Wire | None = None
         self._misses: Counter[str] = Counter()
         self._count = self._dropped = self._refused = self._restarts = 0
@@ -176,6 +179,8 @@ class PlannerClient:
                 self._process.kill()
             self._changed.notify_all()
         self._watcher.join(10.0)
+        if self._output is not None:
+            self._output.close()
 
     def _want(self, step: int) -> None:
         self._wanted = self._next = step
@@ -234,7 +239,13 @@ class PlannerClient:
         ours, theirs = socket.socketpair()
         root = str(Path(ds_dip.__file__).parents[1])
         paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        with theirs, open(self._log or os.devnull, "ab") as log:
+        # Kept apart from the trainer's output and beyond this block; its last line tells why a planner failed.
+        log: IO[bytes] = tempfile.TemporaryFile() if self._log is None else open(self._log, "a+b")  # noqa: SIM115
+        with self._changed:
+            if self._output is not None:
+                self._output.close()
+            self._output = log
+        with theirs:
             process = subprocess.Popen(
                 [*self._command, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -320,4 +331,15 @@ class PlannerClient:
             process.kill()
             process.wait()
             return "had to be stopped"
-        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        last = self._last_line()
+        return f"exited with status {code}" + (f" after writing {last!r}" if last else "")
+
+    def _last_line(self) -> str:
+        """The last line that the process wrote: of a traceback, what was raised."""
+        if self._output is None:
+            return ""
+        self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - 4096))
+        lines = self._output.read().decode(errors="replace").split("\n")
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")

@@ -107,8 +107,14 @@ class Planner:
         return self._plan(step, self._samples(step), self.settings.schedule)
 
     def fallback(self, step: int, reason: str) -> StepPlan:
-        """The best that the settings' schedule gives without search, made in milliseconds; errors as for ``plan``."""
-        return self._plan(step, self._samples(step), self.settings.schedule, reason=reason)
+        """What the settings' schedule gives without search, or "dip" where it does not apply; errors as for ``plan``.
+
+        Made in milliseconds, and the same as ``plan`` where that needs no search either.
+        """
+        try:
+            return self._plan(step, self._samples(step), self.settings.schedule, reason=reason)
+        except BaselineError:
+            return self._plan(step, self._samples(step), "dip", reason=reason)
 
     def evaluation(self, number: int, samples: Sequence[SampleMetadata]) -> StepPlan:
         """A plan of forwards only over given samples, shared among the replicas; errors as for ``plan``."""
