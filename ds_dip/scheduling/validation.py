@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
+import numpy as np
+
 from ds_dip.scheduling.problem import KINDS, Choice, Pair, Problem, ProblemError, Task
 
 BALANCE = 1e-9
@@ -27,8 +29,11 @@ def validate(problem: Problem) -> None:
     _balance(problem)
 
 
+NUMBERS = (int, float, np.integer, np.floating)
+
+
 def _good(value: float) -> bool:
-    return isinstance(value, (int, float)) and 0 <= value < math.inf
+    return isinstance(value, NUMBERS) and 0 <= value < math.inf
 
 
 def _capacities(problem: Problem) -> None:
