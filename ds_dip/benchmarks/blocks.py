@@ -1,0 +1,74 @@
+"""Contenders measured in turn, a block of iterations each, so that a machine's moods touch all of them alike."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from deepspeed import comm as dist
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Per contender one number a block: ``seconds`` an iteration, and ``cpu`` seconds an iteration of all ranks."""
+
+    seconds: Mapping[str, tuple[float, ...]]
+    cpu: Mapping[str, tuple[float, ...]]
+
+
+def interleave(contenders: Mapping[str, Callable[[], Any]], blocks: int, iterations: int) -> Blocks:
+    """Run every contender's iteration ``iterations`` times a block, contenders in turn, every second round backwards.
+
+    All ranks call it together. A block's first iteration is not counted: what the contender before leaves behind, in
+    caches and in processes that plan ahead, ends there.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    cpu: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(blocks):
+        names = list(contenders)
+        for name in names if number % 2 == 0 else reversed(names):
+            run = contenders[name]
+            run()
+            dist.barrier()
+            began, worked = time.monotonic(), time.process_time()
+            for _ in range(iterations):
+                run()
+            own = time.process_time() - worked
+            dist.barrier()
+            took = torch.tensor([time.monotonic() - began, own], dtype=torch.float64)
+            gathered = [torch.zeros_like(took) for _ in range(dist.get_world_size())]
+            dist.all_gather(gathered, took)
+            seconds[name].append(max(float(row[0]) for row in gathered) / iterations)
+            cpu[name].append(sum(float(row[1]) for row in gathered) / iterations)
+    return Blocks(
+        {name: tuple(values) for name, values in seconds.items()}, {name: tuple(values) for name, values in cpu.items()}
+    )
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    if len(values) < 2:
+        return {"median": values[0], "lower_quartile": values[0], "upper_quartile": values[0]}
+    lower, middle, upper = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": middle, "lower_quartile": lower, "upper_quartile": upper}
+
+
+def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles of the blocks' ratios, block by block."""
+    return spread([a / b for a, b in zip(above, below, strict=True)])
+
+
+def machine() -> dict[str, Any]:
+    """Where it is measured: cores, threads a rank, torch, and the load over the last minute."""
+    return {
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "load": round(os.getloadavg()[0], 2),
+        "date": time.strftime("%Y-%m-%d"),
+    }
