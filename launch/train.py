@@ -29,16 +29,21 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--evaluate", type=int, default=400, help="held-out samples to evaluate on at the end")
     parser.add_argument("--pipeline-ranks", type=int, help="ranks of a pipeline (default: all; the rest is replicas)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights")
-    parser.add_argument("--run", default="runs/quickstart", help="folder for summary, TensorBoard and timelines")
+    parser.add_argument("--run-folder", default="runs/quickstart", help="folder for summary, TensorBoard and timelines")
     parser.add_argument("--local_rank", type=int, default=-1, help="given by the launcher")
     return deepspeed.add_config_arguments(parser).parse_args()
 
 
+def digits(model: Any, samples: int, **options: Any) -> ds_dip.DatasetReference:
+    """The digits dataset, its images cut and merged as the model's encoder does it."""
+    encoder = model.module("vision").layers
+    options |= {"patch": encoder[0].options["patch"], "merge": encoder[-1].options["merge"]}
+    return ds_dip.DatasetReference("ds_dip.data.digits:Digits", {"samples": samples, **options})
+
+
 def accuracy(engine: Any, samples: int) -> float:
     """The share of held-out digits named exactly, over samples with images; the same on every rank."""
-    held_out = ds_dip.DatasetReference(
-        "ds_dip.data.digits:Digits", {"samples": samples, "split": "held_out", "text_only": False}
-    ).open()
+    held_out = digits(engine.module.model, samples, split="held_out", text_only=False).open()
     counts = torch.zeros(2, dtype=torch.int64, device=engine.device)
     metadata = [held_out.metadata(index) for index in range(samples)]
     size = engine.train_batch_size()
@@ -48,8 +53,8 @@ def accuracy(engine: Any, samples: int) -> float:
             labels = held_out.load(sample, ["labels"])["labels"][0]
             counts += torch.tensor(digit_hits(rows.argmax(-1).cpu().numpy(), labels), device=engine.device)
     dist.all_reduce(counts)
-    hits, digits = counts.tolist()
-    return hits / digits
+    hits, asked = counts.tolist()
+    return hits / asked
 
 
 def main() -> None:
@@ -65,12 +70,11 @@ def main() -> None:
             ds_dip.layer_factories(model, args.seed),
             ds_dip.token_cross_entropy,
         )
-        samples = args.steps * config["train_batch_size"]
-        digits = ds_dip.DatasetReference("ds_dip.data.digits:Digits", {"samples": samples})
-        engine, *_ = ds_dip.initialize(args=args, model=module, training_data=digits)
+        training = digits(model, args.steps * config["train_batch_size"])
+        engine, *_ = ds_dip.initialize(args=args, model=module, training_data=training)
     except ValueError as error:
         sys.exit(f"launch/train.py: {error}")
-    with engine, RunReport(engine, args.run, args.steps) as report:
+    with engine, RunReport(engine, args.run_folder, args.steps) as report:
         for _ in range(args.steps):
             loss = engine.train_batch()
             report.batch(float(loss))

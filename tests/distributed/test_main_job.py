@@ -43,22 +43,32 @@ CONFIG = {
 }
 
 
-class Job:
-    """A launched training of the tiny model on two ranks."""
+SCRIPT = "launch/train.py"
+TOOLS = Path(sys.executable).parent
 
-    def __init__(self, folder: Path, steps: int, **changes: Any) -> None:
+
+class Job:
+    """A launched training of the tiny model on two ranks; ``launcher`` is what stands before the script."""
+
+    def __init__(self, folder: Path, steps: int, launcher: tuple[str, ...] = (), **changes: Any) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         (folder / "model.json").write_text(json.dumps(MODEL))
         config = {**CONFIG, **changes, "dip": {**CONFIG["dip"], **changes.get("dip", {})}}
         (folder / "ds_config.json").write_text(json.dumps(config))
         self.log = folder / "log.txt"
+        launcher = launcher or (str(TOOLS / "deepspeed"), "--num_gpus", "2", "--master_port", str(PORT))
         command = [
-            str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", "2", "--master_port", str(PORT),
-            "launch/train.py", "--deepspeed", "--deepspeed_config", str(folder / "ds_config.json"),
+            *launcher, SCRIPT, "--deepspeed", "--deepspeed_config", str(folder / "ds_config.json"),
             "--model", str(folder / "model.json"), "--steps", str(steps), "--evaluate", "16",
-            "--run", str(folder / "run"),
+            "--run-folder", str(folder / "run"),
         ]  # fmt: skip
-        environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+        environment = {
+            "TORCH_EXTENSIONS_DIR": str(Path(sys.prefix, "torch_extensions")),
+            **os.environ,
+            "DS_ACCELERATOR": "cpu",
+            "OMP_NUM_THREADS": "1",
+        }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
 
@@ -101,8 +111,8 @@ class Job:
 def launch(tmp_path: Path) -> Iterator[Any]:
     jobs: list[Job] = []
 
-    def start(steps: int, **changes: Any) -> Job:
-        jobs.append(Job(tmp_path, steps, **changes))
+    def start(steps: int, launcher: tuple[str, ...] = (), folder: str = "", **changes: Any) -> Job:
+        jobs.append(Job(tmp_path / folder, steps, launcher, **changes))
         return jobs[-1]
 
     yield start
@@ -147,6 +157,32 @@ def test_settings_that_cannot_be_are_refused_on_every_rank(launch: Any, changes:
     lines = [line for line in job.log.read_text().splitlines() if line.startswith("launch/train.py: ")]
     assert len(lines) == 2, job.log.read_text()[-3000:]
     assert all(sentence in line for line in lines), lines
+
+
+def test_it_runs_under_torchrun(launch: Any) -> None:
+    job = launch(3, (str(TOOLS / "torchrun"), "--nproc_per_node", "2", "--master_port", str(PORT)))
+    assert job.end() == 0, job.log.read_text()[-3000:]
+    assert json.loads((job.folder / "run" / "summary.json").read_text())["steps"] == 3
+
+
+@pytest.mark.nightly
+def test_two_hosts_of_a_hostfile_train_together(launch: Any, tmp_path: Path) -> None:
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text("localhost slots=1\n127.0.0.1 slots=1\n")
+    nodes = [
+        launch(
+            3,
+            (
+                str(TOOLS / "deepspeed"), "--hostfile", str(hostfile), "--no_ssh", "--node_rank", str(node),
+                "--master_addr", "127.0.0.1", "--master_port", str(PORT),
+            ),
+            folder=f"node-{node}",
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    for node in nodes:
+        assert node.end() == 0, node.log.read_text()[-3000:]
+    assert json.loads((nodes[0].folder / "run" / "summary.json").read_text())["steps"] == 3
 
 
 @pytest.mark.nightly
