@@ -39,8 +39,8 @@ def test_a_layer_without_choices_is_refused() -> None:
         stage_candidates([LAYER, ()])
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.2])
-def test_a_given_order_gets_choices_that_fit_and_only_as_lean_as_needed(seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [0.0, 0.2, None])
+def test_a_given_order_gets_choices_that_fit_and_only_as_lean_as_needed(seconds: float | None) -> None:
     problem = strategic(uniform(4, 1, 8, cap=2.5))
     order = one_f_one_b(problem).order
     arrays = arrays_of(problem)
@@ -75,3 +75,10 @@ def test_interleaving_uses_the_memory_that_lean_choices_leave() -> None:
     lean = Schedule(schedule.order, leanest(problem))
     assert verify(problem, schedule) == []
     assert retime(problem, schedule).makespan < retime(problem, lean).makespan
+
+
+def test_the_integer_program_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    problem = strategic(uniform(4, 1, 8, cap=2.5))
+    arrays = arrays_of(problem)
+    assert choose(arrays, positions(arrays, one_f_one_b(problem)), None) is not None
+    assert capfd.readouterr() == ("", "")

@@ -231,12 +231,8 @@ def rows(arrays: Arrays, sequence: NDArray[np.integer]) -> Ints32:
 
 
 def restrategize(arrays: Arrays, sequence: Ints32, choices: tuple[int, ...]) -> Found:
-    """Choose every pair's strategy anew for a sequence, greedily.
-
-    On the instances of ``ds-dip bench schedule`` the integer program found nothing better than its
-    greedy start in its time, so a search does without it.
-    """
-    chosen = choose(arrays, by_rank(arrays, sequence), 0.0)
+    """Choose every pair's strategy anew for a sequence, by the integer program of each rank."""
+    chosen = choose(arrays, by_rank(arrays, sequence), None)
     if chosen is None:
         return Found(np.inf, sequence, choices, 1)
     return Found(evaluate(arrays.with_choices(chosen), sequence), sequence, chosen, 1)

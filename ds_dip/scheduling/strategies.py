@@ -64,6 +64,10 @@ def _thin(choices: list[Choice], count: int) -> list[Choice]:
     return [front[0], *list(buckets.values())[: count - 2], front[-1]]
 
 
+WIDEST, BRANCHES = 400, 20
+"""Columns and branches of an integer program whose time is not limited."""
+
+
 @dataclass(frozen=True, slots=True)
 class Knapsack:
     """One rank's program: which pair has which choice, and what must fit at which moment.
@@ -80,11 +84,13 @@ class Knapsack:
     room: Floats
 
 
-def choose(arrays: Arrays, orders: Sequence[Sequence[int]], seconds: float = 0.01) -> tuple[int, ...] | None:
+def choose(arrays: Arrays, orders: Sequence[Sequence[int]], seconds: float | None = 0.01) -> tuple[int, ...] | None:
     """The choice of every pair for given orders, rank by rank; None where no choice fits.
 
     ``arrays`` are the problem's own. ``seconds`` limit the program of one rank, whose relative gap
     may stay at 5 %; the greedy start is kept where it finds nothing better, and with 0 seconds.
+    None limits it by branches instead, so that the answer does not depend on the machine; then
+    programs of more than ``WIDEST`` columns stay greedy.
     """
     chosen = [0] * len(arrays.problem.pairs)
     for rank, order in enumerate(orders):
@@ -94,7 +100,8 @@ def choose(arrays: Arrays, orders: Sequence[Sequence[int]], seconds: float = 0.0
         start = _greedy(program)
         if start is None:
             return None
-        picked = _improve(program, start, seconds) if seconds > 0 and len(program.room) else start
+        wide = seconds == 0 or (seconds is None and len(program.cost) > WIDEST)
+        picked = start if wide or not len(program.room) else _improve(program, start, seconds)
         for column in picked:
             chosen[program.pairs[int(program.pair[column])]] = int(program.choice[column])
     return tuple(chosen)
@@ -151,16 +158,27 @@ def _greedy(program: Knapsack) -> Ints | None:
     return picked if (program.use[:, picked].sum(axis=1) <= program.room).all() else None
 
 
-def _improve(program: Knapsack, start: Ints, seconds: float) -> Ints:
+def _improve(program: Knapsack, start: Ints, seconds: float | None) -> Ints:
     """The program's columns by HiGHS from a start, within its limits; the start where it finds no better."""
     import highspy
 
+    class Quiet(highspy.Highs):
+        """HiGHS without the Python callbacks, whose set-up prints a banner on standard output."""
+
+        def __init__(self) -> None:
+            super(highspy.Highs, self).__init__()
+
     columns = len(program.cost)
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy does not annotate it
+    solver = Quiet()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
+    # Presolve takes longer than these programs do without it.
+    solver.setOptionValue("presolve", "off")
     solver.setOptionValue("mip_rel_gap", 0.05)
-    solver.setOptionValue("time_limit", seconds)
+    if seconds is None:
+        solver.setOptionValue("mip_max_nodes", BRANCHES)
+    else:
+        solver.setOptionValue("time_limit", seconds)
     model = highspy.HighsLp()
     model.num_col_, model.num_row_ = columns, len(program.pairs) + len(program.room)
     model.col_cost_ = program.cost
