@@ -82,9 +82,11 @@ if [[ -z "${DS_ACCELERATOR:-}" && "$(nvidia-smi -L 2>/dev/null | wc -l)" -lt 2 ]
 fi
 
 # DeepSpeed compiles an operation for the CPU when it is first used. Here it is compiled ahead, for this
-# environment alone: a build that was interrupted leaves a lock that every later run would wait for.
+# environment alone: a rank that is killed while it builds or loads it leaves a lock that every later run would
+# wait for, so locks that nobody can hold any more go.
 export TORCH_EXTENSIONS_DIR="$DS_DIP_ROOT/.venv/torch_extensions"
 build_operations() {
+    find "$TORCH_EXTENSIONS_DIR" -name lock -mmin +10 -delete 2>/dev/null || true
     [[ "${DS_ACCELERATOR:-}" == cpu && ! -e "$TORCH_EXTENSIONS_DIR/deepspeed_shm_comm/deepspeed_shm_comm.so" ]] || return 0
     echo "setup: compiling DeepSpeed's operation for the CPU"
     rm -f "$TORCH_EXTENSIONS_DIR/deepspeed_shm_comm/lock"

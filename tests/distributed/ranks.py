@@ -14,6 +14,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 #: One port for all tests, since DeepSpeed leaves buffers named after it in /dev/shm; two suites at once need two.
 PORT = int(os.environ.get("DS_DIP_TEST_PORT", "29617"))
+#: DeepSpeed's compiled op, for this environment alone: two that share one would build it in turn.
+EXTENSIONS = Path(os.environ.get("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix, "torch_extensions"))))
 
 
 def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) -> list[list[dict[str, Any]]]:
@@ -31,8 +33,7 @@ def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) 
             "WORLD_SIZE": str(world),
             "LOCAL_SIZE": str(world),
             "REPORT_FOLDER": folder,
-            # DeepSpeed's compiled op, for this environment alone: two that share one build it in turn.
-            "TORCH_EXTENSIONS_DIR": os.environ.get("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix, "torch_extensions"))),
+            "TORCH_EXTENSIONS_DIR": str(EXTENSIONS),
         }
         logs = [Path(folder, f"rank-{rank}.log") for rank in range(world)]
         processes = []
@@ -53,7 +54,7 @@ def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) 
             for process in processes:
                 process.kill()
                 process.wait(10)
-            remove_buffers()
+            remove_leftovers()
         if any(code != 0 for code in codes):
             texts = "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in logs)
             raise AssertionError(f"{module} ended with {codes} after at most {seconds:g} s\n{texts}")
@@ -76,8 +77,10 @@ def _wait(processes: list[subprocess.Popen[bytes]], seconds: float) -> list[int 
     return [process.poll() for process in processes]
 
 
-def remove_buffers() -> None:
-    """Remove what DeepSpeed leaves in /dev/shm for the tests' port."""
+def remove_leftovers() -> None:
+    """Remove what killed ranks leave: buffers of the port, and a lock that later runs would wait for."""
+    for lock in EXTENSIONS.glob("*/lock"):
+        lock.unlink(missing_ok=True)
     for leftover in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{PORT}_*"):
         leftover.unlink(missing_ok=True)
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.distributed.ranks import PORT, ROOT, remove_buffers
+from tests.distributed.ranks import EXTENSIONS, PORT, ROOT, remove_leftovers
 
 MODEL = {
     "format": "ds-dip/model",
@@ -64,8 +64,8 @@ class Job:
             "--run-folder", str(folder / "run"),
         ]  # fmt: skip
         environment = {
-            "TORCH_EXTENSIONS_DIR": str(Path(sys.prefix, "torch_extensions")),
             **os.environ,
+            "TORCH_EXTENSIONS_DIR": str(EXTENSIONS),
             "DS_ACCELERATOR": "cpu",
             "OMP_NUM_THREADS": "1",
         }
@@ -118,7 +118,7 @@ def launch(tmp_path: Path) -> Iterator[Any]:
     yield start
     for job in jobs:
         job.kill()
-    remove_buffers()
+    remove_leftovers()
 
 
 def test_a_planner_killed_in_the_middle_costs_fallbacks_and_nothing_else(launch: Any) -> None:
