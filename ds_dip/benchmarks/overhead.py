@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import count
 from typing import Any
 
 import deepspeed
@@ -81,8 +80,9 @@ def make_pair(s: Overhead, model: Model, factories: Mapping[str, Sequence[Callab
     layers = [TextLayer(make(), sizes, index == 0) for index, make in enumerate(factories["language"])]
     bounds = [0, *(chunk.stop for chunk in partition.of("language"))]
     stock = stock_engine(StaticModule(bounds, layers=layers, loss_fn=loss, num_stages=s.ranks), config)
-    batches = (microbatches_of(model, dataset, step, config, balanced=True) for step in count())
-    return Pair(dip, stock, Feed(dataset, model, batches))
+    # Made ahead: DeepSpeed's engine must not be charged for them, as the planner's process makes the other's.
+    batches = [microbatches_of(model, dataset, step, config, balanced=True) for step in range(steps)]
+    return Pair(dip, stock, Feed(dataset, model, iter(batches)))
 
 
 def summary(pair: Pair, blocks: Blocks, losses: Sequence[tuple[float, float]]) -> dict[str, Any]:
