@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from ds_dip.cli import cli
 from ds_dip.reporting import machine
-from ds_dip.reporting.machine import Check, builds, examine, libraries, packages, probe, shared_memory
+from ds_dip.reporting.machine import Check, builds, examine, libraries, locks, packages, probe, shared_memory
 
 CPU = {
     "accelerator": "cpu",
@@ -100,6 +100,17 @@ def test_leftover_buffers_are_counted(tmp_path: Path) -> None:
     leftovers = by_name(shared_memory(tmp_path))["leftover buffers"]
     assert leftovers.status == "warning"
     assert leftovers.found.startswith("3 files")
+
+
+def test_a_lock_that_a_killed_rank_left_is_named_when_it_is_old(tmp_path: Path) -> None:
+    lock = tmp_path / "py311_cpu" / "deepspeed_shm_comm" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    assert locks(tmp_path) == []
+    os.utime(lock, (0, 0))
+    (check,) = locks(tmp_path)
+    assert check.status == "warning"
+    assert str(lock) in check.remedy
 
 
 def test_missing_shared_memory_is_an_error(tmp_path: Path) -> None:

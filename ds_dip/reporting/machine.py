@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from packaging.requirements import Requirement
 
 #: What DeepSpeed's CPU backend takes of /dev/shm, in bytes a rank.
 BUFFER_BYTES = 66e6
+#: An operation is compiled within minutes: an older lock is nobody's.
+LOCK_SECONDS = 600.0
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where DeepSpeed puts its buffers
 PROBE_SECONDS = 180.0
 _MARK = "ds_dip-probe: "
@@ -53,6 +56,7 @@ def examine() -> tuple[Check, ...]:
         *builds(gpu=found.get("accelerator") == "cuda"),
         *resources(),
         *shared_memory(SHARED_MEMORY),
+        *locks(Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions")),
     )
 
 
@@ -223,4 +227,13 @@ def shared_memory(folder: Path) -> list[Check]:
             f"{len(leftovers)} files, {size / 1e6:.0f} MB, of runs on the CPU",
             f"while nothing trains: rm {folder}/deepspeed_allreduce_buffer_*",
         ),
+    ]
+
+
+def locks(folder: Path) -> list[Check]:
+    """Locks of operations that are compiled on first use: one that a killed rank left stops every later run."""
+    old = [path for path in folder.rglob("lock") if time.time() - path.stat().st_mtime > LOCK_SECONDS]
+    return [
+        Check("stale lock", "warning", str(path), f"while nothing trains or compiles: rm {path}")
+        for path in sorted(old)
     ]
