@@ -1,6 +1,7 @@
 """ds-dip doctor: what it finds, and when it says no."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
