@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ds_dip.scheduling import Problem
+from ds_dip.scheduling import Problem, Task
 from ds_dip.scheduling.arrays import arrays_of
 from ds_dip.scheduling.instances import multimodal
 from ds_dip.scheduling.jobs import evaluate, rewind
@@ -37,3 +37,12 @@ def test_a_window_knows_the_makespan_of_the_whole() -> None:
         assert evaluate(arrays, found.sequence) == pytest.approx(found.makespan)
         gains.append(evaluate(arrays, sequence) - found.makespan)
     assert np.max(gains) > 0
+
+
+def test_a_window_of_tasks_that_start_together_is_whole() -> None:
+    tasks = tuple(Task(number, 0, "F", "backbone", 0, 0, number, 0, 0.0) for number in range(12))
+    arrays = arrays_of(Problem(1, (None,), tasks, ()))
+    sequence = flat(first_come(arrays))[0]
+    for seed in range(4):
+        found = rewind(arrays, sequence, (), 3, 50, 1.0, 0.1, -1.0, 100, seed)
+        assert sorted(found.sequence.tolist()) == list(range(12))

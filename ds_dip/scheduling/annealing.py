@@ -200,6 +200,8 @@ def anneal(
     microbatches. Scratch: 3 n + 3 ranks ints, 6 n floats.
     """
     n, ranks = sequence.shape[0], s.offset.shape[0] - 1
+    if n == 0:
+        return -1.0, 0
     duration, acquire, net = s.duration.copy(), s.acquire.copy(), s.net.copy()
     for pair in range(choices.shape[0]):
         choose(s, pair, choices[pair], duration, acquire, net)

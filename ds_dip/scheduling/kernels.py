@@ -144,6 +144,8 @@ def longest(
     time = np.full(topo.shape[0], -1.0)
     for pair in range(source.shape[0]):
         first, final = at[source[pair]], at[target[pair]]
+        if first > final:
+            continue
         time[source[pair]] = 0.0
         for index in range(first, final):
             task = topo[index]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def window(arrays: Arrays, sequence: Ints32, first: int, count: int) -> tuple[Space, Ints, Ints32]:
-    """The ``count`` tasks that start from the ``first`` on, as a space without choices.
+    """The ``count`` tasks that start from the ``first`` on (and those that start with them), without choices.
 
     Returns it with the places in ``sequence`` of its tasks, rank by rank, and its own sequence:
     its task i is the task at place i.
@@ -33,8 +33,8 @@ def window(arrays: Arrays, sequence: Ints32, first: int, count: int) -> tuple[Sp
     offset = np.concatenate([[0], np.cumsum(np.diff(whole.offset)[::-1])]).astype(np.int32)
     future = _times(side, sequence[::-1].astype(np.int32), offset, arrays.tail)
     ordered = np.sort(start)
-    begin, until = ordered[first], ordered[first + count] if first + count < arrays.n else np.inf
-    places = np.nonzero((start[sequence] >= begin) & (start[sequence] < until))[0]
+    begin, finish = ordered[first], ordered[min(first + count, arrays.n) - 1]
+    places = np.nonzero((start[sequence] >= begin) & (start[sequence] <= finish))[0]
     tasks = sequence[places].astype(np.int64)
     local = np.full(arrays.n, -1, dtype=np.int64)
     local[tasks] = np.arange(len(tasks))
