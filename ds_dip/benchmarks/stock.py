@@ -141,8 +141,11 @@ class Feed:
         if plain:
             return tokens
         encoder = self._model.modules[0]
-        (field,) = encoder.layers[0].fields
-        return self._field(samples, encoder.name, field), header(samples, self._model, tokens)
+        (field,), options = encoder.layers[0].fields, encoder.layers[0].options
+        none = torch.zeros(0, options["patch"] ** 2 * options["channels"])
+        images = any(sample.modules[encoder.name] for sample in samples)
+        pixels = self._field(samples, encoder.name, field) if images else none
+        return pixels, header(samples, self._model, tokens)
 
     def _field(self, samples: Sequence[SampleMetadata], module: str, field: str) -> Tensor:
         instances = sum(len(sample.modules[module]) for sample in samples)

@@ -1,0 +1,51 @@
+"""``ds-dip bench overhead``: DIPEngine beside DeepSpeed's PipelineEngine on uniform text in one 1F1B order."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+
+@click.command("overhead")
+@click.option("--blocks", type=click.IntRange(min=1), default=15, show_default=True, help="Blocks of each engine.")
+@click.option("--iterations", type=click.IntRange(min=1), default=6, show_default=True, help="Iterations a block.")
+@click.option("--layers", type=click.IntRange(min=2), default=4, show_default=True, help="Decoder blocks.")
+@click.option("--hidden", type=click.IntRange(min=8), default=128, show_default=True, help="Their hidden size.")
+@click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens a sequence.")
+@click.option("--deadline", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds it may take.")
+@click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")
+def command(
+    blocks: int, iterations: int, layers: int, hidden: int, length: int, deadline: float, as_json: bool
+) -> None:
+    """Measure DIPEngine / PipelineEngine on the same weights, data and microbatches, on two ranks in one run."""
+    from ds_dip.benchmarks.ranks import run_ranks
+
+    settings = {"blocks": blocks, "iterations": iterations, "layers": layers, "hidden": hidden, "length": length}
+    document = run_ranks("ds_dip.benchmarks.overhead", 2, settings, deadline)
+    if as_json:
+        click.echo(json.dumps(document))
+    else:
+        _show(document)
+
+
+def _show(document: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
+    columns = ("layers", "DIPEngine", "PipelineEngine", "ratio (quartiles)", "of processor time", "us/instruction")
+    table = Table(*columns)
+    for name in ("real", "near_empty"):
+        part = document[name]
+        ratio = part["ratio"]
+        table.add_row(
+            name.replace("_", "-"),
+            *(f"{1e3 * part['seconds'][engine]['median']:.1f} ms" for engine in ("dip", "stock")),
+            f"{ratio['median']:.3f} ({ratio['lower_quartile']:.3f} to {ratio['upper_quartile']:.3f})",
+            f"{part['cpu_ratio']['median']:.3f}",
+            f"{part['us_per_instruction']:.0f}",
+        )
+    console.print(table)
