@@ -126,6 +126,12 @@ def test_an_unknown_method_is_refused() -> None:
         solve(uniform(2, 1, 2), method="magic")
 
 
+def test_tasks_that_take_no_time_are_solved_at_once() -> None:
+    problem = uniform(2, 1, 3, 0.0, 0.0)
+    for same_order in (False, True):
+        assert solve(problem, evaluations=10, same_order=same_order).makespan == 0.0
+
+
 def test_nothing_and_one_task_are_solved_at_once() -> None:
     empty = solve(Problem(2, (None, None), (), ()), evaluations=10)
     assert (empty.makespan, empty.status) == (0.0, "optimal")

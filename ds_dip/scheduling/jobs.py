@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ds_dip.scheduling.arrays import Arrays
 from ds_dip.scheduling.graph import Ints32, compact_of, graph_of
 from ds_dip.scheduling.mirror import mirrored
+from ds_dip.scheduling.problem import InfeasibleError
 from ds_dip.scheduling.space import space_of
 from ds_dip.scheduling.strategies import choose
 from ds_dip.scheduling.timing import by_rank, flat
@@ -195,12 +196,18 @@ def decode(
     bound: float,
     seed: int,
 ) -> Found:
-    """Anneal priorities decoded by the dual queue, on the problem or (``backwards``) its mirror."""
+    """Anneal priorities decoded by the dual queue, on the problem or (``backwards``) its mirror.
+
+    Finds nothing where the dual queue's rule of admission cannot hold with these choices.
+    """
     from ds_dip.scheduling import permuting, queueing
 
     arrays = arrays.with_choices(choices)
     side = mirrored(arrays) if backwards else arrays
-    graph, held = graph_of(side), bundles_of(side)
+    try:
+        graph, held = graph_of(side), bundles_of(side)
+    except InfeasibleError:
+        return Found(np.inf, bundles, choices, 1)
     best = bundles.copy()
     sequence = np.empty(arrays.n, dtype=np.int32)
     makespan, used = permuting.permute(

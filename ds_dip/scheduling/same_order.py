@@ -47,7 +47,7 @@ def search_same_order(
             if budget.evaluations is not None:
                 left = min(left, (budget.evaluations - budget.used) // workers)
             count = max(1, min(left, int(share / (DECODE_COST * arrays.n + 1e-6))))
-            heat = draws.choice((0.003, 0.01, 0.03)) * (pool.best if rounds else bound)
+            heat = max(draws.choice((0.003, 0.01, 0.03)) * (pool.best if rounds else bound), 1e-12)
             order = held[1]
             ask = partial(_permute, arrays, choices, order, count, heat, bound)
             for found in threads.map(ask, [draws.getrandbits(62) for _ in range(workers)]):

@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +28,6 @@ from ds_dip.scheduling.jobs import (
     rewind,
     seed_orders,
 )
-from ds_dip.scheduling.problem import InfeasibleError
 
 ELITE = 6
 WINDOW = 200
@@ -110,16 +108,17 @@ class Portfolio:
         self.rounds = 0
         for backwards in (False, True):
             for choices in start:
-                with suppress(InfeasibleError):
-                    orders = seed_orders(arrays.with_choices(choices), backwards)
-                    for order in orders if choices == start[0] else orders[:1]:
-                        self._seed(choices, backwards, order)
+                orders = seed_orders(arrays.with_choices(choices), backwards)
+                for order in orders if choices == start[0] else orders[:1]:
+                    self._seed(choices, backwards, order)
         if True not in self.priorities:
             del self.ways["backward"]
 
     def _seed(self, choices: tuple[int, ...], backwards: bool, order: Ints32) -> None:
         found = decode(self.arrays, choices, backwards, order, 1, 1.0, 1.0, 0.0, 0)
         self.pool.budget.used += found.evaluations
+        if not np.isfinite(found.makespan):
+            return
         self.pool.add(found.makespan, found.sequence, choices)
         if backwards not in self.priorities or found.makespan < self.priorities[backwards][0]:
             self.priorities[backwards] = (found.makespan, order)
