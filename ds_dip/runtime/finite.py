@@ -26,6 +26,7 @@ class FiniteCheck:
 
     def __init__(self, modules: Sequence[str], device: torch.device) -> None:
         self._modules, self._device = list(modules), device
+        #: Stages, and the least and the greatest element of a tensor of theirs.
         self._watched: list[tuple[Stage, torch.Tensor]] = []
 
     def begin(self) -> None:
@@ -34,7 +35,7 @@ class FiniteCheck:
 
     def watch(self, stage: Stage, tensors: Sequence[torch.Tensor]) -> None:
         """Note whether a stage's outputs, or the gradients it hands back, are finite."""
-        self._watched += [(stage, torch.isfinite(t).all()) for t in tensors if t.is_floating_point()]
+        self._watched += [(stage, _extremes(t)) for t in tensors if t.is_floating_point() and t.numel()]
 
     def verdict(self, gradients: Sequence[torch.Tensor]) -> str | None:
         """The sentence that names the first culprit, the same on every rank; None where all is finite.
@@ -57,11 +58,12 @@ class FiniteCheck:
 
     def _own(self, gradients: Sequence[torch.Tensor]) -> list[int]:
         if self._watched:
-            flags = torch.stack([flag for _, flag in self._watched]).tolist()
+            flags = torch.isfinite(torch.stack([extremes for _, extremes in self._watched])).all(1).tolist()
             rows = [self._row(stage) for (stage, _), fine in zip(self._watched, flags, strict=True) if not fine]
             if rows:
                 return min(rows)
-        if gradients and not bool(torch.stack([torch.isfinite(gradient).all() for gradient in gradients]).all()):
+        found = [_extremes(gradient) for gradient in gradients if gradient.numel()]
+        if found and not bool(torch.isfinite(torch.stack(found)).all()):
             return [_GRADIENT, 0, 0, 0, 0, 0]
         return [_CLEAN, 0, 0, 0, 0, 0]
 
@@ -70,3 +72,8 @@ class FiniteCheck:
         sign = 1 if stage.kind == "F" else -1
         module = self._modules.index(stage.module)
         return [_STAGE, int(stage.kind == "B"), sign * module, sign * stage.chunk, stage.microbatch, stage.sub]
+
+
+def _extremes(tensor: torch.Tensor) -> torch.Tensor:
+    """The least and the greatest element [2], finite only if all are: one pass, where isfinite takes several."""
+    return torch.stack(torch.aminmax(tensor.detach()))
