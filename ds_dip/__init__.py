@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ds_dip.data import DatasetReference
     from ds_dip.models import layer_factories, load_model, token_cross_entropy
-    from ds_dip.runtime import DIPEngine, DIPModule, load_config, partition_for
+    from ds_dip.runtime import ERRORS, DIPEngine, DIPModule, load_config, partition_for
     from ds_dip.runtime.initialize import initialize
     from ds_dip.runtime.shutdown import shutdown
 
 __all__ = [
+    "ERRORS",
     "DIPEngine",
     "DIPModule",
     "DatasetReference",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 _ROOMS = {
+    "ERRORS": "runtime",
     "DIPEngine": "runtime",
     "DIPModule": "runtime",
     "DatasetReference": "data",

@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 BLOCK = "dip"
+#: What a deadline may be: long enough to be kept, and what clocks can count.
+SECONDS = "a number from 0.1 to 1000000"
 
-PositiveInt = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1, le=1_000_000)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
 
@@ -38,7 +40,7 @@ class PlannerConfig(_Block):
     enabled: bool = _setting(
         True, "true or false", "plan in a process of its own; false plans on the leader, between steps"
     )
-    lead: int = _setting(2, "an integer of at least 2", "batches planned ahead", ge=2)
+    lead: int = _setting(2, "an integer from 2 to 1000", "batches planned ahead", ge=2, le=1000)
     deadline_s: float = _setting(
         5.0, "a number above 0", "how long the leader waits for a plan before it publishes a fallback", gt=0
     )
@@ -46,15 +48,17 @@ class PlannerConfig(_Block):
         3, "an integer of at least 0", "how often a planner that died is started again in one run", ge=0
     )
     nice: int = _setting(10, "an integer from 0 to 19", "niceness of the process; 19 yields most", ge=0, le=19)
-    seed: int = _setting(0, "an integer of at least 0", "seed of the order of samples and of the search", ge=0)
+    seed: int = _setting(
+        0, "an integer from 0 to 2147483647", "seed of the order of samples and of the search", ge=0, le=2147483647
+    )
 
 
 class TimeoutConfig(_Block):
     """Deadlines in seconds; every wait of a run has one."""
 
-    rank_s: float = _setting(300.0, "a number above 0", "waits on another rank: messages and collectives", gt=0)
-    plan_s: float = _setting(60.0, "a number above 0", "a rank's wait for the leader's record of a step", gt=0)
-    start_s: float = _setting(120.0, "a number above 0", "start of the planner's process and of the links", gt=0)
+    rank_s: float = _setting(300.0, SECONDS, "waits on another rank: messages and collectives", ge=0.1, le=1e6)
+    plan_s: float = _setting(60.0, SECONDS, "a rank's wait for the leader's record of a step", ge=0.1, le=1e6)
+    start_s: float = _setting(120.0, SECONDS, "start of the planner's process and of the links", ge=0.1, le=1e6)
 
 
 class TraceConfig(_Block):
@@ -77,18 +81,18 @@ class DIPConfig(_Block):
         min_length=1,
     )
     laps: dict[str, PositiveInt] = _setting(
-        dict, "an integer of at least 1 for each module", "K of each module, its chunks on every rank; else 1"
+        dict, "an integer from 1 to 1000000 for each module", "K of each module, its chunks on every rank; else 1"
     )
     sub_microbatch: dict[str, PositiveInt | None] = _setting(
         dict,
-        "an integer of at least 1, or null, for each module",
+        "an integer from 1 to 1000000, or null, for each module",
         "B of each module in instances; null leaves its microbatch whole",
     )
     schedule: Literal["dip", "1f1b", "interleaved"] = _setting(
         "dip", '"dip", "1f1b" or "interleaved"', "how each batch is scheduled"
     )
     planner: PlannerConfig = _setting(PlannerConfig, "an object", "the planner's process")
-    link_depth: int = _setting(4, "an integer of at least 1", "messages in flight on one link", ge=1)
+    link_depth: int = _setting(4, "an integer from 1 to 1000", "messages in flight on one link", ge=1, le=1000)
     checked: bool = _setting(
         False, "true or false", "headers travel with messages; content hashes of microbatches are compared"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +26,46 @@ def arguments() -> argparse.Namespace:
     """The command line; DeepSpeed's own arguments included."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(HERE.parent / "model_configs" / "quickstart.json"))
-    parser.add_argument("--steps", type=int, default=900, help="batches to train on")
-    parser.add_argument("--evaluate", type=int, default=400, help="held-out samples to evaluate on at the end")
-    parser.add_argument("--pipeline-ranks", type=int, help="ranks of a pipeline (default: all; the rest is replicas)")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights")
-    parser.add_argument("--run-folder", default="runs/quickstart", help="folder for summary, TensorBoard and timelines")
+    parser.add_argument("--steps", type=at_least(1), default=900, help="batches to train on")
+    parser.add_argument("--samples", type=at_least(1), default=57600, help="training samples of an epoch")
+    parser.add_argument("--evaluate", type=at_least(0), default=400, help="held-out samples to evaluate on; 0 for none")
+    parser.add_argument("--pipeline-ranks", type=at_least(1), help="ranks of a pipeline (default: all of the job's)")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of the weights")
+    parser.add_argument("--run-folder", default="runs/quickstart", help="folder for the summary and timelines")
     parser.add_argument("--local_rank", type=int, default=-1, help="given by the launcher")
     return deepspeed.add_config_arguments(parser).parse_args()
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """A whole number of at least ``least``, for the command line."""
+
+    def whole(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{number} is given, expected at least {least}")
+        return number
+
+    whole.__name__ = "whole number"
+    return whole
+
+
 def digits(model: Any, samples: int, **options: Any) -> ds_dip.DatasetReference:
     """The digits dataset, its images cut and merged as the model's encoder does it."""
-    encoder = model.module("vision").layers
-    options |= {"patch": encoder[0].options["patch"], "merge": encoder[-1].options["merge"]}
+    wanted = "the digits need an encoder named vision for 1 channel and a vocabulary of at least 128 in language"
+    try:
+        encoder, language = model.module("vision").layers, model.module("language").layers
+        if encoder[0].options["channels"] != 1 or language[0].options["vocabulary"] < 128:
+            raise ValueError(f"model {model.name!r} does not fit: {wanted}")
+        options |= {"patch": encoder[0].options["patch"], "merge": encoder[-1].options["merge"]}
+    except KeyError as error:
+        raise ValueError(f"model {model.name!r} does not fit ({error.args[0]}): {wanted}") from error
     return ds_dip.DatasetReference("ds_dip.data.digits:Digits", {"samples": samples, **options})
 
 
-def accuracy(engine: Any, samples: int) -> float:
+def accuracy(engine: Any, samples: int) -> float | None:
     """The share of held-out digits named exactly, over samples with images; the same on every rank."""
+    if not samples:
+        return None
     held_out = digits(engine.module.model, samples, split="held_out", text_only=False).open()
     counts = torch.zeros(2, dtype=torch.int64, device=engine.device)
     metadata = [held_out.metadata(index) for index in range(samples)]
@@ -63,6 +86,8 @@ def main() -> None:
     try:
         config = ds_dip.load_config(args.deepspeed_config)
         model = ds_dip.load_model(args.model)
+        training = digits(model, args.samples)
+        Path(args.run_folder, "timelines").mkdir(parents=True, exist_ok=True)
         deepspeed.init_distributed()
         module = ds_dip.DIPModule(
             model,
@@ -70,15 +95,17 @@ def main() -> None:
             ds_dip.layer_factories(model, args.seed),
             ds_dip.token_cross_entropy,
         )
-        training = digits(model, args.steps * config["train_batch_size"])
         engine, *_ = ds_dip.initialize(args=args, model=module, training_data=training)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         sys.exit(f"launch/train.py: {error}")
-    with engine, RunReport(engine, args.run_folder, args.steps) as report:
-        for _ in range(args.steps):
-            loss = engine.train_batch()
-            report.batch(float(loss))
-        report.end(accuracy=accuracy(engine, args.evaluate))
+    try:
+        with engine, RunReport(engine, args.run_folder, args.steps) as report:
+            for _ in range(args.steps):
+                loss = engine.train_batch()
+                report.batch(float(loss))
+            report.end(accuracy=accuracy(engine, args.evaluate))
+    except ds_dip.ERRORS as error:
+        sys.exit(f"launch/train.py: {error}")
 
 
 if __name__ == "__main__":

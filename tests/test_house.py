@@ -96,6 +96,7 @@ def test_no_importable_package_is_called_profiling() -> None:
 
 def test_the_public_names() -> None:
     assert ds_dip.__all__ == [
+        "ERRORS",
         "DIPEngine",
         "DIPModule",
         "DatasetReference",

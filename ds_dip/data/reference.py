@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,17 @@ class DatasetReference:
 
     factory: str
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        try:
+            same = json.loads(json.dumps(self.options, allow_nan=False)) == dict(self.options)
+        except (TypeError, ValueError):
+            same = False
+        if not same:
+            raise ValueError(
+                f"dataset factory {self.factory!r} has options {dict(self.options)!r}, expected what JSON can hold, "
+                "since other processes open the dataset too; give numbers, strings, lists and objects with names"
+            )
 
     def open(self) -> Dataset:
         """Open the dataset: call the factory with the options.

@@ -89,6 +89,8 @@ class PlannerClient:
         nice: int = 10,
     ) -> None:
         self.settings = settings
+        # Here, so that settings that cannot be sent are refused at start.
+        self._packed = pack(settings)
         self._limit, self._nice = restart_limit, nice
         self._log, self._command, self._silent = log, tuple(command), silent_s
         self._changed = threading.Condition()
@@ -217,6 +219,8 @@ class PlannerClient:
                 cause, reason = "refused", f"the planner sent nonsense ({error})"
             except (WireError, OSError) as error:
                 reason = str(error)
+            except Exception as error:  # noqa: BLE001  # this thread must outlive anything, or nobody learns of it
+                reason = f"{type(error).__name__}: {error}"
             ended = self._end()
             if self._closing.is_set():
                 return

@@ -13,12 +13,14 @@ from ds_dip.models.partition import Partition, check_partition
 from ds_dip.models.spec import Model
 from ds_dip.planner.record import StageTime, StepPlan, seal, stages_of
 from ds_dip.planning import assign, build_problem, cut
-from ds_dip.planning.cut import LOSS_RULES, sizes_of
+from ds_dip.planning.cut import LOSS_RULES, PlanningError, sizes_of
 from ds_dip.programs import compile_programs, replay
 from ds_dip.programs.program import Stage
 from ds_dip.scheduling import (
     BaselineError,
+    InfeasibleError,
     Problem,
+    ProblemError,
     Schedule,
     Timeline,
     interleave,
@@ -158,7 +160,15 @@ class Planner:
             forward_only=forward_only,
             memory_capacity=settings.memory_capacity,
         )
-        name, order, timeline = fastest(problem, schedule)
+        try:
+            name, order, timeline = fastest(problem, schedule)
+        except (InfeasibleError, ProblemError) as error:
+            if settings.memory_capacity is None:
+                raise
+            raise PlanningError(
+                f"step {step} does not fit into memory: {error}; raise dip.memory_gb (10^9 bytes a rank), make "
+                "microbatches smaller, or cut encoders by dip.sub_microbatch"
+            ) from error
         programs = compile_programs(
             problem,
             order.order,

@@ -1,17 +1,24 @@
 """DIPModule and DIPEngine on DeepSpeed's pipeline engine: links, execution, initialize, shutdown."""
 
+from ds_dip.planner import ChannelError, PlanSourceError
 from ds_dip.runtime.engine import DIPEngine
 from ds_dip.runtime.executor import StageError
+from ds_dip.runtime.finite import NonFiniteError
 from ds_dip.runtime.initialize import initialize, load_config, partition_for
 from ds_dip.runtime.measure import Measured
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.shutdown import shutdown
 from ds_dip.runtime.transport import TransportError
 
+#: What a run may end with by no fault of the code: each says in one sentence what, where and what to do.
+ERRORS = (StageError, TransportError, NonFiniteError, PlanSourceError, ChannelError, ValueError)
+
 __all__ = [
+    "ERRORS",
     "DIPEngine",
     "DIPModule",
     "Measured",
+    "NonFiniteError",
     "StageError",
     "TransportError",
     "initialize",

@@ -7,7 +7,8 @@ its reduction, ZeRO-1, bf16 and fp16, checkpoints and the monitor stay DeepSpeed
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -25,13 +26,14 @@ from ds_dip.programs.program import Instruction
 from ds_dip.runtime.checkpoint import Checkpoints
 from ds_dip.runtime.executor import Executor
 from ds_dip.runtime.feed import Feed
-from ds_dip.runtime.finite import FiniteCheck
+from ds_dip.runtime.finite import FiniteCheck, NonFiniteError
 from ds_dip.runtime.instructions import Execute, ProgramSchedule
 from ds_dip.runtime.links import LinkTransport, links_of
 from ds_dip.runtime.measure import Measured, Measurer
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.monitor import scalars
 from ds_dip.runtime.reduction import ReducingEngine
+from ds_dip.runtime.transport import TransportError, lost_rank, timed_out
 
 
 class DIPEngine(Checkpoints, ReducingEngine):
@@ -110,8 +112,9 @@ class DIPEngine(Checkpoints, ReducingEngine):
         began = time.monotonic()
         self.plan = self.plans.next(self.global_steps)
         planned = time.monotonic()
-        loss: torch.Tensor = super().train_batch()
-        self.measured = self._measurer.gather(self.plan, self._executor.intervals, began, planned)
+        with self._peers(f"step {self.global_steps}"):
+            loss: torch.Tensor = super().train_batch()
+            self.measured = self._measurer.gather(self.plan, self._executor.intervals, began, planned)
         self.plans.measured(self.measured)
         if self.global_rank == 0 and self.monitor.enabled:
             self.monitor.write_events(scalars(self.plan, self.measured, self.plans.statistics(), self.global_samples))
@@ -131,11 +134,27 @@ class DIPEngine(Checkpoints, ReducingEngine):
         """
         plan = self.plans.evaluation(samples)
         self.module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self._peers("evaluation"):
             steps = ProgramSchedule(self._instructions(plan), [], **self._schedule_arguments())
             self._run(plan, steps, self.dataset if dataset is None else dataset, return_logits)
             loss: torch.Tensor = self._aggregate_total_loss()
         return (loss, self._logits(plan)) if return_logits else loss
+
+    @contextmanager
+    def _peers(self, what: str) -> Iterator[None]:
+        """Turn a backend's error at a collective into a sentence."""
+        try:
+            yield
+        except (TransportError, NonFiniteError):
+            raise
+        except RuntimeError as error:
+            if not lost_rank(error):
+                raise
+            how = "does not answer" if timed_out(error) else "is gone"
+            raise TransportError(
+                f"rank {self.global_rank}, {what}: another rank {how}; look at the log of the rank that ended first, "
+                "and start again from the last checkpoint"
+            ) from error
 
     def _logits(self, plan: StepPlan) -> dict[str, torch.Tensor]:
         rows: dict[str, torch.Tensor] = {}

@@ -104,7 +104,7 @@ def initialize(
         distributed_port=distributed_port,
         dist_init_required=dist_init_required,
     )
-    settings = DeepSpeedConfig(document, model.mpu())
+    settings = _settings(document, model)
     plans = make_plans(
         dip,
         model,
@@ -155,6 +155,22 @@ def make_engine(
     deepspeed.zero.partition_parameters.restore_init_context()
     engine._configure_python_gc()  # as deepspeed.initialize() does
     return engine
+
+
+def _settings(document: Mapping[str, Any], model: DIPModule) -> DeepSpeedConfig:
+    """DeepSpeed's own reading of the configuration; what it refuses becomes one sentence."""
+    try:
+        settings = DeepSpeedConfig(document, model.mpu())
+    except (AssertionError, TypeError, KeyError, ValueError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"DeepSpeed refuses the configuration: {first}; correct that setting") from error
+    replicas = int(model.mpu().get_data_parallel_world_size())
+    if settings.train_batch_size < settings.gradient_accumulation_steps * replicas:
+        raise ConfigError(
+            f'"train_batch_size" is {settings.train_batch_size} and "gradient_accumulation_steps" '
+            f"{settings.gradient_accumulation_steps}, for {replicas} replicas: give at least one sample a microbatch"
+        )
+    return settings
 
 
 def _compute(settings: DeepSpeedConfig) -> str:

@@ -17,7 +17,7 @@ from deepspeed import comm as dist
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
 from ds_dip.programs.program import Message
-from ds_dip.runtime.transport import TransportError, describe
+from ds_dip.runtime.transport import TransportError, describe, timed_out
 
 #: A header's numbers in checked mode: step, message, tensors, elements, and a hash of the microbatch's content.
 _HEADER = 5
@@ -114,9 +114,13 @@ class LinkTransport:
             for work in works:
                 work.wait(self._deadline)
         except RuntimeError as error:
+            late = (
+                f" within {self._deadline.total_seconds():g} s, and may be stuck"
+                if timed_out(error)
+                else " and is gone"
+            )
             raise TransportError(
-                f"{describe(message)}: {why} within {self._deadline.total_seconds():g} s or is gone "
-                f"({str(error).splitlines()[0][:160]}); look at that rank's log, or raise dip.timeouts.rank_s"
+                f"{describe(message)}: {why}{late}; look at that rank's log, or raise dip.timeouts.rank_s"
             ) from error
 
     def _header(self, message: Message) -> torch.Tensor:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
+from deepspeed import comm as dist
 from deepspeed.runtime.pipe.module import LayerSpec, PipelineModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -59,6 +60,11 @@ class DIPModule(PipelineModule):
         **kwargs: Any,
     ) -> None:
         _agree(model, partition, layers)
+        if not kwargs.get("topology") and dist.get_world_size() % partition.ranks:
+            raise ValueError(
+                f"the job has {dist.get_world_size()} ranks, no multiple of the partition's {partition.ranks}: "
+                "start another number of ranks, or make a partition for a number that divides it"
+            )
         # nn.Module refuses attributes before its own __init__, which already partitions.
         self.__dict__["model"], self.__dict__["partition"] = model, partition
         specs = [

@@ -16,6 +16,19 @@ class TransportError(RuntimeError):
     """A message that did not come or does not fit; the message says which, between whom and what to do."""
 
 
+def timed_out(error: BaseException) -> bool:
+    """Whether a communication's error says that its deadline passed, rather than that the peer is gone."""
+    return "timed out" in str(error).lower() or "timeout" in str(error).lower()
+
+
+def lost_rank(error: BaseException) -> bool:
+    """Whether an error is a backend's way to say that another rank does not answer any more."""
+    text = str(error).lower()
+    return timed_out(error) or any(
+        sign in text for sign in ("connection closed", "connection reset", "nccl", "broken pipe")
+    )
+
+
 class Transport(Protocol):
     """Posts and waits of one rank. Posts never block; waits have a deadline and raise TransportError."""
 
