@@ -1,0 +1,89 @@
+"""Files: written whole or not at all, only where a file may be, and refused in one sentence when read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ds_dip.files import FileError, TargetError, check_writable, read_json, write_atomic, write_json
+
+
+def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "new" / "a", "1")
+    write_atomic(tmp_path / "new" / "a", b"2")
+    assert (tmp_path / "new" / "a").read_text() == "2"
+    assert os.listdir(tmp_path / "new") == ["a"]
+
+
+def test_a_symbolic_link_stays_and_what_it_names_is_written(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "file")
+    for content in ("1", "2"):
+        write_atomic(tmp_path / "link", content)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "far" / "file").read_text() == content
+    assert os.listdir(tmp_path / "far") == ["file"]
+
+
+def test_only_regular_files_are_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for path, words in (
+        (Path("/dev/full"), "is no regular file"),
+        (tmp_path / "pipe", "is no regular file"),
+        (tmp_path / "link", "is no regular file"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "loop", "cannot be written"),
+    ):
+        for write in (check_writable, lambda path: write_atomic(path, "1")):
+            with pytest.raises(TargetError, match=f"^{path}: {words}") as caught:
+                write(path)
+            assert "\n" not in str(caught.value)
+    assert Path("/dev/full").is_char_device()
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_target_is_checked_before_the_work(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a")
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(FileError, match=f"^{tmp_path}/none/a: cannot be written, there is no folder {tmp_path}/none;"):
+        check_writable(tmp_path / "none" / "a")
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "a", Path("/proc/a")):
+        with pytest.raises(OSError, match=f"^{path}: cannot be written"):
+            check_writable(path)
+
+
+def test_a_document_is_read_back(tmp_path: Path) -> None:
+    document = {"format": "f", "version": 1, "a": [2**64 - 1, -(2**63), 1.5e308, None]}
+    write_json(tmp_path / "d.json", document)
+    assert read_json(tmp_path / "d.json", "f") == document
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[" * 100_000 + "]" * 100_000, "is nested too deep for a f file"),
+        ('{"format": "f", "a":' * 100_000 + "1" + "}" * 100_000, "is nested too deep for a f file"),
+        ('{"format": "f", "version": true}', "field 'version' is True, expected 1"),
+        ('{"format": "f", "version": 1.0}', "field 'version' is 1.0, expected 1"),
+        ('{"format": "f", "version": 1, "a": 1' + "0" * 400 + "}", "the integer 100000000000000000000… (401 char"),
+        ('{"format": "f", "version": 1, "a": -1' + "0" * 9000 + "}", "the integer -10000000000000000000… (9002"),
+        ('{"format": "f", "version": 1, "a": 18446744073709551616}', "the integer 18446744073709551616, expected at"),
+        ('{"format": "f", "version": 1, "a": 1e999}', "the number 1e999, expected a finite number"),
+        ('{"format": "f", "version": 1, "a": NaN}', "the number NaN, expected a finite number"),
+        ("[]", "holds a list, expected a JSON object of format f"),
+        ("\xff", "is not JSON"),
+    ],
+)  # fmt: skip
+def test_what_is_no_document_is_refused_in_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "d.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(FileError) as caught:
+        read_json(path, "f")
+    assert str(caught.value).startswith(f"{path}: ")
+    assert sentence in str(caught.value)
+    assert len(str(caught.value)) < 300
