@@ -66,6 +66,19 @@ def broken(change: str, value: Any) -> dict[str, Any]:
         ("tasks.1", 7, "tasks\\[1\\] is 7, expected an object"),
         ("edges.0", [0, 1], "edges\\[0\\] is \\[0, 1\\], expected \\[before, after, delay\\]"),
         ("edges.0.2", -1, "the delay of edges\\[0\\] is -1"),
+        ("edges.0.1", True, "edges\\[0\\] is .*, expected \\[before, after, delay\\]"),
+        ("pairs", 3, "field 'pairs' of the file is 3, expected a list"),
+        (
+            "pairs",
+            [{"forward": 0, "backward": 4, "weight": "x", "choices": []}],
+            "field 'weight' of pairs\\[0\\] is 'x'",
+        ),
+        ("tasks.0.duration", 10**400, "holds the integer 1000"),
+        *(
+            (f"tasks.0.{name}", value, f"field '{name}' of tasks\\[0\\] is {value}, expected an integer from 0")
+            for name in ("id", "microbatch", "sub", "chunk", "segment")
+            for value in (-1, 10**18)
+        ),
     ],
 )
 def test_a_wrong_field_is_refused_with_its_name_and_value(
@@ -87,9 +100,32 @@ def test_what_means_nothing_is_refused_too(tmp_path: Path) -> None:
         read_problem(path)
 
 
-def test_a_plan_with_an_unknown_status_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"status": "perfect"}, "field 'status' is 'perfect', expected one of optimal"),
+        ({"makespan": 10**400}, "holds the integer 1000"),
+        ({"tasks": [{"id": 0, "start": -1, "end": 1}]}, "tasks\\[0\\].start is -1, expected a finite number"),
+        ({"tasks": [3]}, "field 'id' of tasks\\[0\\] is None"),
+        ({"order": [3, 4]}, "order\\[0\\] is 3, expected a list of integers"),
+        ({"order": [["a"]]}, "order\\[0\\] is \\['a'\\], expected a list of integers"),
+        ({"choices": 7}, "field 'choices' of the file is 7, expected a list"),
+        ({"choices": [0.5]}, "choices is \\[0.5\\], expected a list of integers"),
+        ({"reason": 7}, "field 'reason' of the file is 7, expected a string"),
+        ({"sufficient_capacity": [-1]}, "sufficient_capacity\\[0\\] is -1, expected a finite number"),
+    ],
+)
+def test_a_plan_with_a_wrong_field_is_refused(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
     write_plan(tmp_path / "plan.json", solve(uniform(2, 1, 2), evaluations=10).plan())
-    document = json.loads((tmp_path / "plan.json").read_text()) | {"status": "perfect"}
+    document = json.loads((tmp_path / "plan.json").read_text()) | change
     (tmp_path / "plan.json").write_text(json.dumps(document))
-    with pytest.raises(FileError, match="field 'status' is 'perfect', expected one of optimal"):
+    with pytest.raises(FileError, match=reason):
         read_plan(tmp_path / "plan.json")
+
+
+def test_ranks_beyond_the_file_are_refused_at_once_where_chunks_are_left_out(tmp_path: Path) -> None:
+    document = json.loads((DATA / "short.json").read_text()) | {"ranks": 10**9}
+    document["tasks"][0]["rank"] = 10**9 - 1
+    (tmp_path / "p.json").write_text(json.dumps(document))
+    with pytest.raises(ProblemError, match="memory_capacity has 2 values for 1000000000 ranks"):
+        read_problem(tmp_path / "p.json")

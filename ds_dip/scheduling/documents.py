@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import sys
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ds_dip.files import FileError, read_json, write_json
 from ds_dip.scheduling.arrays import arrays_of
 from ds_dip.scheduling.plan import Plan
 from ds_dip.scheduling.problem import Choice, Pair, Problem, Task
+from ds_dip.scheduling.validation import LARGEST_ID
 
 PROBLEM, PLAN = "ds-dip/problem", "ds-dip/plan"
 _INTEGERS = ("id", "rank", "segment", "microbatch")
@@ -34,8 +36,9 @@ def read_problem(path: str | Path) -> tuple[Problem, str]:
     )
     tasks = [_task(path, position, row) for position, row in enumerate(rows)]
     if any(task.chunk < 0 for task in tasks):
-        tasks = _chunks(tasks, edges)
-    pairs = tuple(_pair(path, position, row) for position, row in enumerate(document.get("pairs", [])))
+        tasks = _chunks(tasks, edges, ranks, tuple(capacity))
+    rows = _field(path, "the file", document, "pairs", list) if "pairs" in document else []
+    pairs = tuple(_pair(path, position, row) for position, row in enumerate(rows))
     problem = Problem(ranks, tuple(capacity), tuple(tasks), edges, pairs)
     arrays_of(problem)
     return problem, hashlib.sha256(Path(path).read_bytes()).hexdigest()
@@ -75,7 +78,15 @@ def read_plan(path: str | Path) -> Plan:
                 _number(path, f"{name}.end", row.get("end")),
             )
         )
-    sufficient = document.get("sufficient_capacity")
+    orders = _field(path, where, document, "order", list)
+    choices = _field(path, where, document, "choices", list) if "choices" in document else []
+    reason = None if document.get("reason") is None else _field(path, where, document, "reason", str)
+    sufficient = None
+    if document.get("sufficient_capacity") is not None:
+        sufficient = tuple(
+            None if value is None else _number(path, f"sufficient_capacity[{rank}]", value)
+            for rank, value in enumerate(_field(path, where, document, "sufficient_capacity", list))
+        )
     return Plan(
         problem_sha256=_field(path, where, document, "problem_sha256", str),
         status=_one_of(path, document, "status", ("optimal", "feasible", "infeasible")),
@@ -86,10 +97,10 @@ def read_plan(path: str | Path) -> Plan:
         seconds=_number(path, "seconds", document.get("seconds")),
         seed=_field(path, where, document, "seed", int),
         tasks=tuple(tasks),
-        order=tuple(tuple(ids) for ids in _field(path, where, document, "order", list)),
-        choices=tuple(document.get("choices", ())),
-        reason=document.get("reason"),
-        sufficient_capacity=None if sufficient is None else tuple(sufficient),
+        order=tuple(_integers(path, f"order[{rank}]", ids) for rank, ids in enumerate(orders)),
+        choices=_integers(path, "choices", choices),
+        reason=reason,
+        sufficient_capacity=sufficient,
     )
 
 
@@ -106,7 +117,7 @@ def write_plan(path: str | Path, plan: Plan) -> None:
 
 
 def _wrong(path: str | Path, name: str, value: object, expected: str) -> FileError:
-    return FileError(f"{path}: {name} is {value!r}, expected {expected}")
+    return FileError(f"{path}: {name} is {repr(value)[:80]}, expected {expected}")
 
 
 def _known(path: str | Path, where: str, row: Mapping[str, Any], names: tuple[str, ...]) -> None:
@@ -124,8 +135,22 @@ def _field(path: str | Path, where: str, row: Any, name: str, kind: type) -> Any
     return value
 
 
+def _index(path: str | Path, where: str, row: Any, name: str) -> int:
+    value: int = _field(path, where, row, name, int)
+    if not 0 <= value <= LARGEST_ID:
+        raise _wrong(path, f"field {name!r} of {where}", value, f"an integer from 0 to {LARGEST_ID}")
+    return value
+
+
+def _integers(path: str | Path, name: str, values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list) or any(type(value) is not int for value in values):
+        raise _wrong(path, name, values, "a list of integers")
+    return tuple(values)
+
+
 def _number(path: str | Path, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+    # An integer above every float compares as less than infinity.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
         raise _wrong(path, name, value, "a finite number of 0 or more")
     return float(value)
 
@@ -142,7 +167,7 @@ def _task(path: str | Path, position: int, row: Any) -> Task:
     if not isinstance(row, dict):
         raise _wrong(path, where, row, "an object")
     _known(path, where, row, tuple(Task.__slots__))
-    identity = {name: _field(path, where, row, name, int) for name in _INTEGERS}
+    identity = {name: _index(path, where, row, name) for name in _INTEGERS}
     numbers = {name: _number(path, f"{where}.{name}", row.get(name, 0.0)) for name in _NUMBERS}
     return Task(
         id=identity["id"],
@@ -151,8 +176,8 @@ def _task(path: str | Path, position: int, row: Any) -> Task:
         microbatch=identity["microbatch"],
         kind=_field(path, where, row, "kind", str),
         module=_field(path, where, row, "module", str),
-        chunk=_field(path, where, row, "chunk", int) if "chunk" in row else -1,
-        sub=_field(path, where, row, "sub", int) if "sub" in row else 0,
+        chunk=_index(path, where, row, "chunk") if "chunk" in row else -1,
+        sub=_index(path, where, row, "sub") if "sub" in row else 0,
         duration=_number(path, f"{where}.duration", row.get("duration")),
         acquire=numbers["acquire"],
         release=numbers["release"],
@@ -161,14 +186,14 @@ def _task(path: str | Path, position: int, row: Any) -> Task:
 
 
 def _edge(path: str | Path, position: int, edge: Any) -> tuple[int, int, float]:
-    if not (isinstance(edge, list) and len(edge) == 3 and all(isinstance(end, int) for end in edge[:2])):
+    if not (isinstance(edge, list) and len(edge) == 3 and all(type(end) is int for end in edge[:2])):
         raise _wrong(path, f"edges[{position}]", edge, "[before, after, delay]")
     return edge[0], edge[1], _number(path, f"the delay of edges[{position}]", edge[2])
 
 
 def _pair(path: str | Path, position: int, row: Any) -> Pair:
     where = f"pairs[{position}]"
-    choices = []
+    choices: list[Choice] = []
     for number, choice in enumerate(_field(path, where, row, "choices", list)):
         name = f"{where}.choices[{number}]"
         if not isinstance(choice, dict):
@@ -178,9 +203,9 @@ def _pair(path: str | Path, position: int, row: Any) -> Pair:
         for key in ("forward_duration", "backward_duration", "memory"):
             _number(path, f"{name}.{key}", values.get(key))
         choices.append(Choice(**values))
-    weight = row.get("weight")
     _known(path, where, row, ("forward", "backward", "weight", "choices"))
-    forward, backward = (_field(path, where, row, name, int) for name in ("forward", "backward"))
+    weight = None if row.get("weight") is None else _index(path, where, row, "weight")
+    forward, backward = (_index(path, where, row, name) for name in ("forward", "backward"))
     return Pair(forward, backward, tuple(choices), weight)
 
 
@@ -194,13 +219,15 @@ def _pair_document(pair: Pair) -> dict[str, Any]:
     return document
 
 
-def _chunks(tasks: list[Task], edges: tuple[tuple[int, int, float], ...]) -> list[Task]:
+def _chunks(
+    tasks: list[Task],
+    edges: tuple[tuple[int, int, float], ...],
+    ranks: int,
+    capacity: tuple[float | None, ...],
+) -> list[Task]:
     """Tasks without a chunk get their place along their module's chain; backwards run it in reverse."""
-    from dataclasses import replace
-
-    ranks = 1 + max(task.rank for task in tasks)
-    bare = [replace(task, acquire=0.0, release=0.0) for task in tasks]
-    arrays = arrays_of(Problem(ranks, (None,) * ranks, tuple(bare), edges))
+    bare = [replace(task, chunk=max(0, task.chunk), acquire=0.0, release=0.0) for task in tasks]
+    arrays = arrays_of(Problem(ranks, capacity, tuple(bare), edges))
     rows: dict[tuple[object, ...], list[Task]] = defaultdict(list)
     for task in tasks:
         rows[task.kind, task.module, task.microbatch, task.sub].append(task)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections import defaultdict
 
 import numpy as np
@@ -11,6 +11,12 @@ from ds_dip.scheduling.problem import KINDS, Choice, Pair, Problem, ProblemError
 
 BALANCE = 1e-9
 """How far a microbatch's acquires and releases on a rank may differ, relative to the larger."""
+
+LARGEST_ID = 2**31 - 1
+"""Ids, microbatches, sub-microbatches, chunks and segments go from 0 to this."""
+
+LARGEST_SUM = 1e300
+"""All times of a problem together, and all of its memory, are at most this: the search adds and scales them."""
 
 
 def validate(problem: Problem) -> None:
@@ -26,6 +32,7 @@ def validate(problem: Problem) -> None:
     used: set[int] = set()
     for position, pair in enumerate(problem.pairs):
         _pair(position, pair, by_id, used)
+    _sums(problem)
     _balance(problem)
 
 
@@ -33,7 +40,8 @@ NUMBERS = (int, float, np.integer, np.floating)
 
 
 def _good(value: float) -> bool:
-    return isinstance(value, NUMBERS) and 0 <= value < math.inf
+    # An integer above every float compares as less than infinity.
+    return isinstance(value, NUMBERS) and 0 <= value <= sys.float_info.max
 
 
 def _capacities(problem: Problem) -> None:
@@ -56,6 +64,11 @@ def _tasks(problem: Problem) -> dict[int, Task]:
         if task.id in by_id:
             raise ProblemError(f"task id {task.id} is used twice; give every task an id of its own")
         by_id[task.id] = task
+        identity = (task.id, task.chunk, task.segment, task.microbatch, task.sub)
+        if min(identity) < 0 or max(identity) > LARGEST_ID:
+            names = zip(("id", "chunk", "segment", "microbatch", "sub"), identity, strict=True)
+            name, value = next((name, value) for name, value in names if not 0 <= value <= LARGEST_ID)
+            raise ProblemError(f"task {task.id} has {name} {value}; give an integer from 0 to {LARGEST_ID}")
         if not 0 <= task.rank < problem.ranks:
             raise ProblemError(f"task {task.id} is on rank {task.rank}, expected 0 to {problem.ranks - 1}")
         if task.kind not in KINDS:
@@ -66,6 +79,28 @@ def _tasks(problem: Problem) -> dict[int, Task]:
                 if not _good(value):
                     raise ProblemError(f"task {task.id} has {name} {value!r}; give a finite number of 0 or more")
     return by_id
+
+
+def _sums(problem: Problem) -> None:
+    """What a schedule may add up, whatever its order and its choices, must be a number."""
+    chosen = [choice for pair in problem.pairs for choice in pair.choices]
+    for what, numbers in (
+        ("durations, delays and tails", [
+            *(value for task in problem.tasks for value in (task.duration, task.tail)),
+            *(delay for _, _, delay in problem.edges),
+            *(value for c in chosen for value in (c.forward_duration, c.backward_duration, c.weight_duration or 0.0)),
+        ]),
+        ("acquires and releases", [
+            *(value for task in problem.tasks for value in (task.acquire, task.release)),
+            *(value for choice in chosen for value in (choice.memory, choice.backward_acquire)),
+        ]),
+    ):  # fmt: skip
+        total = sum(numbers)
+        if not total <= LARGEST_SUM:
+            raise ProblemError(
+                f"the {what} add up to {total:g}, the largest is {max(numbers):g}; "
+                f"give them in a larger unit, at most {LARGEST_SUM:g} together"
+            )
 
 
 def _pair(position: int, pair: Pair, by_id: dict[int, Task], used: set[int]) -> None:
