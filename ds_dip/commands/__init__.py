@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import math
 import pkgutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,24 @@ from typing import Any
 import click
 
 BENCH = "bench_"
+#: Most threads that may search.
+MOST_WORKERS = 256
+
+
+class Seconds(click.FloatRange):
+    """Seconds above 0, or from ``min`` on, and an end to them: neither NaN nor infinity."""
+
+    name = "seconds"
+
+    def __init__(self, min: float = 0.0) -> None:
+        super().__init__(min=min, min_open=min == 0.0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; what is none, or is not finite, is refused."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number of seconds.", param, ctx)
+        return number
 
 
 class LazyGroup(click.Group):

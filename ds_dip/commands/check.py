@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from ds_dip.files import FileError
-from ds_dip.scheduling import ProblemError, verify
+from ds_dip.scheduling import verify
 from ds_dip.scheduling.documents import read_plan, read_problem
 
 SHOWN = 10
@@ -22,11 +21,8 @@ def command(problem: Path, plan: Path) -> None:
 
     Exits with 1 and shows the first violations where the plan does not hold.
     """
-    try:
-        task_graph, digest = read_problem(problem)
-        answer = read_plan(plan)
-    except (FileError, ProblemError) as error:
-        raise click.ClickException(str(error)) from error
+    task_graph, digest = read_problem(problem)
+    answer = read_plan(plan)
     violations = verify(task_graph, answer)
     if answer.problem_sha256 != digest:
         violations.insert(0, f"the plan is for problem {answer.problem_sha256[:12]}…, this file is {digest[:12]}…")

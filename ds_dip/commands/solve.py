@@ -9,20 +9,23 @@ from typing import Any
 
 import click
 
-from ds_dip.files import FileError
-from ds_dip.scheduling import InfeasibleError, ProblemError, Result, solve
+from ds_dip.commands import MOST_WORKERS, Seconds
+from ds_dip.files import check_writable
+from ds_dip.scheduling import Problem, Result, solve
 from ds_dip.scheduling.documents import read_plan, read_problem, write_plan
 from ds_dip.scheduling.schedule import Schedule
 
 
 @click.command("solve")
 @click.argument("problem", type=click.Path(path_type=Path))
-@click.option("--budget", type=click.FloatRange(min=0, min_open=True), help="Seconds to search (default 1).")
+@click.option("--budget", type=Seconds(), help="Seconds to search (default 1).")
 @click.option(
-    "--evaluations", type=click.IntRange(min=1), help="Schedules to score; alone, the answer is reproducible."
+    "--evaluations", type=click.IntRange(1, 10**15), help="Schedules to score; alone, the answer is reproducible."
 )
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Threads that search.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
+@click.option(
+    "--workers", type=click.IntRange(1, MOST_WORKERS), default=1, show_default=True, help="Threads that search."
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the search.")
 @click.option("--same-order", is_flag=True, help="Run microbatches in one order on all ranks.")
 @click.option("--exact", is_flag=True, help="Prove a small problem optimal by CP-SAT (needs ds-dip[exact]).")
 @click.option("--warm-start", type=click.Path(path_type=Path), help="A plan of this problem to begin with.")
@@ -40,35 +43,40 @@ def command(
 ) -> None:
     """Search a schedule for PROBLEM and write it as a plan, with a bound on how good it is.
 
-    An infeasible problem gives a plan that says why and what capacity would be enough (exit 3).
+    An infeasible problem gives a plan that says why and what capacity would be enough (exit 1).
     """
-    try:
-        task_graph, digest = read_problem(problem)
-        start = None
-        if warm_start is not None:
-            plan = read_plan(warm_start)
-            start = Schedule(plan.order, plan.choices)
-        with _display() as show:
-            result = solve(
-                task_graph,
-                budget=budget,
-                evaluations=evaluations,
-                seed=seed,
-                workers=workers,
-                warm_start=start,
-                same_order=same_order,
-                progress=show,
-            )
-            if exact and result.schedule is not None:
-                from ds_dip.scheduling.exact import prove
-
-                result = prove(task_graph, result, budget if budget is not None else 60.0, workers)
-    except (FileError, ProblemError, InfeasibleError, ValueError, ImportError) as error:
-        raise click.ClickException(str(error)) from error
+    check_writable(out)
+    task_graph, digest = read_problem(problem)
+    start = None
+    if warm_start is not None:
+        plan = read_plan(warm_start)
+        start = Schedule(plan.order, plan.choices)
+    with _display() as show:
+        result = solve(
+            task_graph,
+            budget=budget,
+            evaluations=evaluations,
+            seed=seed,
+            workers=workers,
+            warm_start=start,
+            same_order=same_order,
+            progress=show,
+        )
+        if exact and result.schedule is not None:
+            result = _prove(task_graph, result, budget if budget is not None else 60.0, workers)
     write_plan(out, result.plan(digest))
     _report(result, out)
     if result.status == "infeasible":
-        sys.exit(3)
+        sys.exit(1)
+
+
+def _prove(problem: Problem, result: Result, seconds: float, workers: int) -> Result:
+    from ds_dip.scheduling.exact import prove
+
+    try:
+        return prove(problem, result, seconds, workers)
+    except (ValueError, ImportError) as error:
+        raise click.UsageError(f"--exact: {error}") from error
 
 
 def _display() -> Any:
