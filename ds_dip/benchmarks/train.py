@@ -83,11 +83,17 @@ class Static:
         return marked
 
 
-def layer_times(model: Model, feed: Iterator[tuple[Any, Any]], seed: int) -> list[float]:
-    """Median seconds of every layer's forward and backward over microbatches, the loss with the last layer."""
+def layer_times(model: Model, feed: Feed, seed: int, steps: int = 4) -> list[float]:
+    """Median seconds of every layer's forward and backward over microbatches, the loss with the last layer.
+
+    The first of the ``steps`` is not counted: what a layer does for the first time is not its time.
+    """
     layers = chain(model, seed)
     seconds: list[list[float]] = [[] for _ in layers]
-    for inputs, labels in feed:
+    microbatches = [
+        (step, *microbatch) for step in range(steps) for microbatch in feed.step(first=True, last=True, plain=False)
+    ]
+    for step, inputs, labels in microbatches:
         state: Any = inputs
         for index, layer in enumerate(layers):
             if index:
@@ -98,9 +104,10 @@ def layer_times(model: Model, feed: Iterator[tuple[Any, Any]], seed: int) -> lis
                 torch.autograd.backward([loss(output, labels)])
             else:
                 torch.autograd.backward([output[0]], [torch.ones_like(output[0])])
-            seconds[index].append(time.perf_counter() - began)
+            if step:
+                seconds[index].append(time.perf_counter() - began)
             state = output
-    return [sorted(values)[len(values) // 2] for values in seconds]
+    return [spread(values)["median"] for values in seconds]
 
 
 def best_split(seconds: Sequence[float], ranks: int) -> list[int]:
@@ -176,9 +183,7 @@ def make_contest(s: Train) -> Contest:
         given: Iterator[list[list[SampleMetadata]]] = iter(batches[balanced])
         return Feed(dataset, model, given)
 
-    sampled = feed(False)
-    for _ in range(2):  # what a layer does for the first time is not its time
-        seconds = layer_times(model, sampled.step(first=True, last=True, plain=False), s.seed)
+    seconds = layer_times(model, feed(False), s.seed)
     cuts = {"measured": best_split(seconds, s.ranks)}
     static, bounds = {}, {}
     for name, (cut, balanced) in STATIC.items():
