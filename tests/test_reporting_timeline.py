@@ -117,6 +117,25 @@ def test_a_run_without_timelines_is_refused_with_how_to_get_some(tmp_path: Path)
         timelines(tmp_path)
 
 
+STAGE = {
+    "rank": 0, "kind": "F", "module": "m", "chunk": 0, "microbatch": 0, "sub": 0, "start_s": 0.0, "end_s": 1.0
+}  # fmt: skip
+ENDS = ["F", "m", 0, 0, 0]
+
+
+def stage(**changes: Any) -> dict[str, Any]:
+    return {"planned": {"stages": [STAGE | changes]}}
+
+
+def transfer(**changes: Any) -> dict[str, Any]:
+    row = {"sender": 0, "receiver": 1, "order": 0, "start_s": 0.0, "end_s": 1.0, "bytes": 4}
+    return {"planned": {"stages": [], "transfers": [row | {"source": ENDS, "target": ENDS} | changes]}}
+
+
+def memory(**changes: Any) -> dict[str, Any]:
+    return {"planned": {"stages": [], "memory": [{"rank": 0, "at_s": 0.0, "bytes": 1.0} | changes]}}
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -126,10 +145,25 @@ def test_a_run_without_timelines_is_refused_with_how_to_get_some(tmp_path: Path)
         ({"iteration_s": [1]}, "field 'iteration_s' is [1]"),
         ({"format": "ds-dip/plan"}, "field 'format' is 'ds-dip/plan'"),
         ({"version": 2}, "field 'version' is 2"),
+        ({"ranks": 10**9}, "field 'ranks' is 1000000000, expected 1 to 65536"),
+        ({"ranks": -1}, "field 'ranks' is -1, expected 1 to 65536"),
+        ({"ranks": 1}, "field 'planned.stages.32.rank' is 1, expected 0 to 0"),
+        ({"step": -2}, "field 'step' is -2"),
+        ({"iteration_s": 1e308}, "field 'iteration_s' is 1e+308, expected 0 to 1e+09"),
+        ({"waited_s": -1.0}, "field 'waited_s' is -1.0, expected 0 to 1e+09"),
+        (stage(rank=99), "field 'planned.stages.0.rank' is 99, expected 0 to 1"),
+        (stage(start_s=1e308), "field 'planned.stages.0.start_s' is 1e+308, expected -1e+09 to 1e+09"),
+        (stage(start_s=2.0), "field 'planned.stages.0.end_s' is 1.0, expected 2 to 1e+09"),
+        (stage(chunk=-1), "field 'planned.stages.0.chunk' is -1, expected 0 to inf"),
+        (transfer(receiver=2), "field 'planned.transfers.0.receiver' is 2, expected 0 to 1"),
+        (transfer(end_s=-1.0), "field 'planned.transfers.0.end_s' is -1.0, expected 0 to 1e+09"),
+        (transfer(bytes=-1), "field 'planned.transfers.0.bytes' is -1, expected 0 to inf"),
+        (memory(rank=-1), "field 'planned.memory.0.rank' is -1, expected 0 to 1"),
+        (memory(at_s=1e300), "field 'planned.memory.0.at_s' is 1e+300"),
     ],
 )
 def test_a_wrong_field_is_refused_with_its_name(change: dict[str, Any], field: str, tmp_path: Path) -> None:
-    timeline = StepTimeline(0, 1, "planned", "", "dip", step_timeline(PLANNER.plan(0)).planned)
+    timeline = StepTimeline(0, 2, "planned", "", "dip", step_timeline(PLANNER.plan(0)).planned)
     path = write_timeline(tmp_path, timeline)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(FileError) as error:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from ds_dip.cli import cli
+from ds_dip.files import write_json
 from ds_dip.planner import Planner
 from ds_dip.planning import build_problem
 from ds_dip.reporting.timeline import StepTimeline, step_timeline, write_timeline
@@ -139,3 +140,17 @@ def test_a_step_without_timeline_is_refused_with_those_there_are(timeline: StepT
     result = CliRunner().invoke(cli, ["trace", str(tmp_path), "--step", "4"])
     assert result.exit_code == 2
     assert result.output == f"ds-dip: {tmp_path}: has no timeline of step 4, only of 3; name one of those\n"
+
+
+def test_a_trace_never_replaces_a_file_of_the_run(timeline: StepTimeline, tmp_path: Path) -> None:
+    path = write_timeline(tmp_path / "run", timeline)
+    write_json(tmp_path / "run" / "summary.json", {"format": "ds-dip/summary", "version": 1})
+    (tmp_path / "link").symlink_to(path)
+    before = path.read_bytes()
+    for out in (path, path.with_name("step-000099.json"), tmp_path / "link", tmp_path / "run" / "summary.json"):
+        result = CliRunner().invoke(cli, ["trace", str(tmp_path / "run"), "--out", str(out)])
+        assert result.exit_code == 2
+        assert result.output.startswith(f"ds-dip: {out}: is a place of the run's own files")
+    assert path.read_bytes() == before
+    result = CliRunner().invoke(cli, ["trace", str(tmp_path / "run"), "--out", str(tmp_path / "none" / "trace.json")])
+    assert result.output.startswith(f"ds-dip: {tmp_path}/none/trace.json: cannot be written")

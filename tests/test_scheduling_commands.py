@@ -101,6 +101,15 @@ def test_options_that_are_no_numbers_to_work_with_are_refused(problem: Path, tmp
     assert not (tmp_path / "plan.json").exists()
 
 
+def test_a_plan_never_replaces_its_problem(problem: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to(problem)
+    before = problem.read_bytes()
+    for out in (problem, tmp_path / "link.json"):
+        code, output = run("solve", problem, "--out", out)
+        assert (code, output.startswith(f"ds-dip: {out}: is the problem itself")) == (2, True)
+    assert problem.read_bytes() == before
+
+
 def test_a_warm_start_of_another_problem_is_refused(problem: Path, tmp_path: Path) -> None:
     write_problem(tmp_path / "other.json", uniform(2, 1, 2))
     run("solve", tmp_path / "other.json", "--evaluations", 10, "--out", tmp_path / "plan.json")

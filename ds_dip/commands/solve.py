@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ds_dip.commands import MOST_WORKERS, Seconds
-from ds_dip.files import check_writable
+from ds_dip.files import FileError, check_writable
 from ds_dip.scheduling import Problem, Result, solve
 from ds_dip.scheduling.documents import read_plan, read_problem, write_plan
 from ds_dip.scheduling.schedule import Schedule
@@ -46,6 +46,8 @@ def command(
     An infeasible problem gives a plan that says why and what capacity would be enough (exit 1).
     """
     check_writable(out)
+    if out.exists() and problem.exists() and out.samefile(problem):
+        raise FileError(f"{out}: is the problem itself, which the plan would replace; name another file")
     task_graph, digest = read_problem(problem)
     start = None
     if warm_start is not None:

@@ -23,7 +23,7 @@ def command(run: Path, step: int | None, out: Path) -> None:
     RUN is a run's folder, with timelines/ in it (see "dip.trace" in the configuration). Open the
     trace in Perfetto or chrome://tracing.
     """
-    from ds_dip.files import FileError
+    from ds_dip.files import FileError, check_writable
     from ds_dip.reporting.timeline import read_timeline, timelines
     from ds_dip.reporting.trace import write_trace
 
@@ -32,10 +32,21 @@ def command(run: Path, step: int | None, out: Path) -> None:
         step = max(found)
     if step not in found:
         raise FileError(f"{run}: has no timeline of step {step}, only of {_ranges(list(found))}; name one of those")
+    check_writable(out)
+    if _is_ours(out) or out.resolve().parent == found[step].resolve().parent:
+        raise FileError(f"{out}: is a place of the run's own files, which a trace would replace; name another file")
     timeline = read_timeline(found[step])
     write_trace(out, timeline)
     parts = "planned and measured" if timeline.measured else "planned (it was not measured)"
     click.echo(f"step {step}, {parts}, {len(timeline.planned.stages)} stages on {timeline.ranks} ranks: {out}")
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file is a document that ds_dip reads: they all begin with their format."""
+    if not path.exists():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(64).startswith(b'{"format": "ds-dip/')
 
 
 def _ranges(steps: list[int]) -> str:

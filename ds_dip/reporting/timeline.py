@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from ds_dip.files import FileError, read_json, write_json
 from ds_dip.models.spec import ELEMENT_BYTES
 from ds_dip.programs.program import Message, Stage
+from ds_dip.reporting.bounds import bounds
 from ds_dip.scheduling.problem import Problem
 
 if TYPE_CHECKING:
@@ -176,12 +177,16 @@ def read_timeline(path: str | Path) -> StepTimeline:
     content = {key: value for key, value in document.items() if key not in ("format", "version")}
     try:
         # In JSON's mode lists are tuples and integers are numbers; Python's strict mode has neither.
-        return _ADAPTER.validate_json(json.dumps(content))
+        timeline = _ADAPTER.validate_json(json.dumps(content))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the document"
         found = repr(first["input"])
         raise FileError(f"{path}: field {place!r} is {found[:60]}: {first['msg']}") from error
+    for name, value, least, most in bounds(timeline):
+        if not least <= value <= most:
+            raise FileError(f"{path}: field {name!r} is {value}, expected {least:g} to {most:g}; take another timeline")
+    return timeline
 
 
 def timelines(run: str | Path) -> dict[int, Path]:
@@ -237,7 +242,7 @@ def _transfers(
 
 def _bytes(message: Message, compute: str) -> int:
     return sum(
-        prod(shape) * ELEMENT_BYTES[compute if dtype == "compute" else dtype] for shape, dtype in message.tensors
+        math.prod(shape) * ELEMENT_BYTES[compute if dtype == "compute" else dtype] for shape, dtype in message.tensors
     )
 
 
