@@ -61,7 +61,7 @@ def test_without_a_newest_checkpoint_there_is_none(tmp_path: Path) -> None:
     assert resolve(tmp_path, "a") == tmp_path / "a"
 
 
-@pytest.mark.parametrize("text", ["", "../elsewhere", "a/b"])
+@pytest.mark.parametrize("text", ["", "../elsewhere", "a/b", "..", ".", "a\0b"])
 def test_a_newest_checkpoint_that_is_no_name_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "latest").write_text(text)
     with pytest.raises(CheckpointError, match="expected the name of a checkpoint"):
@@ -74,6 +74,10 @@ def test_missing_and_truncated_files_are_named(folder: Path) -> None:
     with pytest.raises(CheckpointError, match=r"layer_00-model_states.pt: has 3 bytes and was written with 5"):
         check_files(folder, read_manifest(folder))
     file.unlink()
+    file.mkdir()
+    with pytest.raises(CheckpointError, match=r"layer_00-model_states.pt: is no regular file"):
+        check_files(folder, read_manifest(folder))
+    file.rmdir()
     with pytest.raises(CheckpointError, match=r"layer_00-model_states.pt: cannot be found .* incomplete"):
         check_files(folder, read_manifest(folder))
 
@@ -92,6 +96,26 @@ def test_a_folder_without_a_manifest_is_no_complete_checkpoint(folder: Path) -> 
         ({"step": "3"}, "field 'step' is '3', expected a int"),
         ({"files": None}, "field 'files' is None, expected a dict"),
         ({"version": 2}, "field 'version' is 2, expected 1"),
+        ({"step": True}, "field 'step' is True, expected a int"),
+        ({"step": -1}, "field 'step' is -1, expected a whole number of at least 0"),
+        ({"replicas": -1}, "field 'replicas' is -1, expected a whole number from 1 to 65536"),
+        ({"pipeline_ranks": 10**9}, "field 'pipeline_ranks' is 1000000000, expected a whole number from 1 to 65536"),
+        ({"universal": True}, "field 'parameter_groups' is None"),
+        ({"sampler": {"seed": "0"}}, "field 'sampler.seed' is '0'"),
+        ({"files": {"../../etc/passwd": 5}}, "field 'files' is '../../etc/passwd', expected names of files in the"),
+        ({"files": {"/etc/passwd": 5}}, "field 'files' is '/etc/passwd'"),
+        ({"files": {"a": 1.5}}, "field 'files.a' is 1.5, expected a whole number"),
+        ({"partition": {}}, "field 'partition.modules' is None"),
+        ({"partition": {"modules": {"vision": 7}}}, "field 'partition.modules.vision' is 7, expected an object"),
+        ({"partition": {"modules": {"vision": {"chunks": []}}}}, "field 'partition.modules.vision.laps' is None"),
+        (
+            {"partition": {"modules": {"v": {"laps": 1, "chunks": [3]}}}},
+            r"field 'partition.modules.v.chunks\[0\]' is 3",
+        ),
+        (
+            {"partition": {"modules": {"v": {"laps": 1, "chunks": [{"rank": 2}]}}}},
+            r"field 'partition.modules.v.chunks\[0\].rank' is 2, expected a whole number from 0 to 1",
+        ),
     ],
 )
 def test_wrong_fields_are_named(folder: Path, change: dict[str, Any], sentence: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,84 @@ def test_lost_slices_are_noticed_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"holds \d+ of \d+ values of"):
         convert(source, tmp_path / "all")
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def refused(source: Path, target: Path) -> str:
+    """The sentence of a conversion that leaves nothing behind."""
+    with pytest.raises(CheckpointError) as caught:
+        convert(source, target)
+    assert "\n" not in str(caught.value)
+    assert not [path for path in target.parent.glob(".*") if path.is_dir()]
+    assert not target.exists()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["zero_pp_rank_0_mp_rank_01_optim_states.pt", "mp_rank_00_model_states.pt"])
+@pytest.mark.parametrize("byte", [b"\0", b"x", b"\x80"])
+def test_garbage_of_the_right_size_is_named(tmp_path: Path, name: str, byte: bytes) -> None:
+    source = write_checkpoint(tmp_path / "saved", replicas=2, zero=True)
+    (source / name).write_bytes(byte * (source / name).stat().st_size)
+    assert refused(source, tmp_path / "all").startswith(f"{source / name}: cannot be read (")
+
+
+@pytest.mark.parametrize("name", ["layer_00-model_states.pt", "zero_pp_rank_0_mp_rank_01_optim_states.pt"])
+def test_a_value_that_changed_on_the_disk_is_noticed(tmp_path: Path, name: str) -> None:
+    source = write_checkpoint(tmp_path / "saved", replicas=2, zero=True)
+    content = bytearray((source / name).read_bytes())
+    held = torch.load(source / name, weights_only=False)
+    tensor = held["weight"] if "weight" in held else held["optimizer_state_dict"]["single_partition_of_fp32_groups"][0]
+    content[content.index(tensor.flatten()[:2].numpy().tobytes())] ^= 1
+    (source / name).write_bytes(content)
+    assert refused(source, tmp_path / "all").startswith(f"{source / name}: is damaged, the sum of ")
+
+
+def test_files_that_hold_something_else_are_refused(tmp_path: Path) -> None:
+    source = write_checkpoint(tmp_path / "saved", replicas=1, zero=True)
+    name = "mp_rank_01_model_states.pt"
+    document = json.loads((source / manifests.NAME).read_text())
+    for head, sentence in (
+        ({"ds_version": "0"}, "its files do not hold what a checkpoint of ds_dip does (KeyError: 'ds_dip')"),
+        ({"ds_dip": {"parameters": [{"../../x": (1,)}], "tied": {}}}, "has a parameter named '../../x'"),
+    ):
+        torch.save(head, source / name)
+        document["files"][name] = (source / name).stat().st_size
+        (source / manifests.NAME).write_text(json.dumps(document))
+        assert refused(source, tmp_path / "all").startswith(f"{source}: {sentence}")
+    (source / manifests.NAME).write_text(json.dumps(document | {"pipeline_ranks": 60000}))
+    assert "has no file mp_rank_02_model_states.pt" in refused(source, tmp_path / "all")
+
+
+def test_a_target_that_cannot_be_is_refused_before_the_work(tmp_path: Path) -> None:
+    source = write_checkpoint(tmp_path / "saved", replicas=1, zero=True)
+    before = sorted(source.iterdir())
+    assert "lies in the checkpoint" in refused(source, source / "all")
+    assert "lies in the checkpoint" in refused(source, source / "deep" / "all")
+    assert sorted(source.iterdir()) == before
+    (tmp_path / "file").write_text("")
+    assert refused(source, tmp_path / "file" / "all").startswith(f"{tmp_path}/file/all: cannot be written (")
+    (tmp_path / "b" / "latest_universal").mkdir(parents=True)
+    assert "latest_universal: is a folder" in refused(source, tmp_path / "b" / "all")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match="exists already"):
+        convert(source, tmp_path / "link")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_conversion_that_is_ended_leaves_nothing(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_checkpoint(tmp_path / "saved", replicas=1, zero=True)
+    handler = signal.getsignal(number)
+    save = torch.save
+
+    def ended(*arguments: Any, **options: Any) -> None:
+        save(*arguments, **options)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(torch, "save", ended)
+    assert invoke("convert", source, tmp_path / "all").exit_code == 128 + number
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+    assert signal.getsignal(number) == handler
 
 
 def invoke(*arguments: Any) -> Any:

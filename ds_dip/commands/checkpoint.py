@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +40,7 @@ def convert(source: Path, target: Path) -> None:
 
     folder = _folder(source)
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with _ending(), Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(folder.name)
         manifest = write(folder, target, lambda done, whole: bar.update(task, completed=done, total=whole))
     size = sum(manifest["files"].values())
@@ -45,6 +49,21 @@ def convert(source: Path, target: Path) -> None:
         f'load it with "checkpoint": {{"load_universal": true}} and load_checkpoint({str(target.parent)!r}, '
         f"{target.name!r})"
     )
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """Signals that end a process end the work as Ctrl-C does, so that it takes its drafts with it."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @command.command("show")

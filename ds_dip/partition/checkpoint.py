@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ NAME = "ds_dip_checkpoint.json"
 LATEST, LATEST_UNIVERSAL = "latest", "latest_universal"
 #: What must agree for DeepSpeed's own load: optimizer state is not keyed by layer, but by what these say.
 LAYOUT = ("partition_sha256", "pipeline_ranks", "replicas", "optimizer", "compute")
+#: More pipeline ranks or replicas than any run has.
+MOST_RANKS = 65536
 _FIELDS = {
     "universal": bool,
     "step": int,
@@ -79,7 +83,7 @@ def resolve(folder: str | Path, tag: str | None, latest: str = LATEST) -> Path |
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); name a tag") from error
-    if not newest or "/" in newest:
+    if not is_inside(newest) or "/" in newest or newest == ".":
         raise CheckpointError(f"{path} holds {newest!r}, expected the name of a checkpoint; name a tag")
     return Path(folder, newest)
 
@@ -104,12 +108,55 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     except FileError as error:
         raise CheckpointError(str(error)) from error
     for name, kind in _FIELDS.items():
-        if not isinstance(manifest.get(name), kind):
-            raise CheckpointError(
-                f"{path}: field {name!r} is {repr(manifest.get(name))[:80]}, expected a {kind.__name__}; "
-                "take another checkpoint"
-            )
+        if type(manifest.get(name)) is not kind:
+            raise _wrong(path, name, manifest.get(name), f"a {kind.__name__}")
+    least = {"step": 0, "pipeline_ranks": 1, "replicas": 1}
+    for name in [*least, *(["parameter_groups"] if manifest["universal"] else [])]:
+        most = MOST_RANKS if name in ("pipeline_ranks", "replicas") else math.inf
+        _whole(path, name, manifest.get(name), least.get(name, 0), most)
+    for name in ("seed", "batch_size"):
+        _whole(path, f"sampler.{name}", manifest["sampler"].get(name), 0)
+    for name, size in manifest["files"].items():
+        if not is_inside(name):
+            raise _wrong(path, "files", name, "names of files in the checkpoint's folder")
+        _whole(path, f"files.{name}", size, 0)
+    _check_partition(path, manifest["partition"], manifest["pipeline_ranks"])
     return manifest
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative name stays in its folder."""
+    return bool(name) and not name.startswith("/") and "\0" not in name and ".." not in name.split("/")
+
+
+def _check_partition(path: Path, partition: Mapping[str, Any], ranks: int) -> None:
+    modules = partition.get("modules")
+    if not isinstance(modules, dict):
+        raise _wrong(path, "partition.modules", modules, "an object with a member a module")
+    for name, module in modules.items():
+        where = f"partition.modules.{name}"
+        if not isinstance(module, dict) or not isinstance(module.get("chunks"), list):
+            raise _wrong(path, where, module, "an object with a list of chunks")
+        _whole(path, f"{where}.laps", module.get("laps"), 1)
+        for number, chunk in enumerate(module["chunks"]):
+            place = f"{where}.chunks[{number}]"
+            if not isinstance(chunk, dict):
+                raise _wrong(path, place, chunk, "an object")
+            _whole(path, f"{place}.rank", chunk.get("rank"), 0, ranks - 1)
+            for key in ("segment", "start", "stop"):
+                _whole(path, f"{place}.{key}", chunk.get(key), 0)
+
+
+def _whole(path: Path, name: str, value: object, least: int, most: float = math.inf) -> None:
+    if type(value) is not int or not least <= value <= most:
+        bounds = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise _wrong(path, name, value, f"a whole number {bounds}")
+
+
+def _wrong(path: Path, name: str, value: object, expected: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: field {name!r} is {repr(value)[:80]}, expected {expected}; take another checkpoint"
+    )
 
 
 def check_files(folder: str | Path, manifest: Mapping[str, Any]) -> None:
@@ -120,14 +167,17 @@ def check_files(folder: str | Path, manifest: Mapping[str, Any]) -> None:
     for name, size in manifest["files"].items():
         path = Path(folder, name)
         try:
-            found = path.stat().st_size
+            found = path.stat()
         except OSError as error:
             raise CheckpointError(
                 f"{path}: cannot be found ({error.strerror}), so the checkpoint is incomplete; take another one"
             ) from error
-        if found != size:
+        if not stat.S_ISREG(found.st_mode):
+            raise CheckpointError(f"{path}: is no regular file, so the checkpoint is damaged; take another one")
+        if found.st_size != size:
             raise CheckpointError(
-                f"{path}: has {found} bytes and was written with {size}, so the checkpoint is damaged; take another one"
+                f"{path}: has {found.st_size} bytes and was written with {size}, so the checkpoint is damaged; "
+                "take another one"
             )
 
 

@@ -10,8 +10,10 @@ files, without which frozen parameters and buffers would be lost.
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +31,7 @@ from deepspeed.checkpoint.constants import (
 )
 from deepspeed.runtime.pipe.module import TiedLayerSpec
 
-from ds_dip.files import write_atomic, write_json
+from ds_dip.files import check_writable, write_atomic, write_json
 from ds_dip.partition import checkpoint as manifests
 from ds_dip.partition.checkpoint import CheckpointError
 
@@ -73,26 +75,38 @@ def convert(source: str | Path, target: str | Path, progress: Progress | None = 
     """Write the universal form of the checkpoint in ``source`` as the new folder ``target``; its manifest.
 
     ``target`` appears when it is complete, and then ``latest_universal`` beside it names it. The
-    client state is kept. Raises CheckpointError where ``source`` is incomplete, universal already
-    or cannot be converted, or ``target`` exists; OSError where it cannot be written.
+    client state is kept. Raises CheckpointError where ``source`` is incomplete, damaged, universal
+    already or cannot be converted, or ``target`` exists, lies in ``source`` or cannot be written.
     """
     source, target = Path(source), Path(target)
     manifest = manifests.read_manifest(source)
     manifests.check_files(source, manifest)
     if manifest["universal"]:
         raise CheckpointError(f'{source}: is universal already; load it with "checkpoint": {{"load_universal": true}}')
-    if target.exists():
+    if os.path.lexists(target):
         raise CheckpointError(f"{target}: exists already; name a folder that does not, or remove it")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.resolve().is_relative_to(source.resolve()):
+        raise CheckpointError(f"{target}: lies in the checkpoint {source} itself; name a folder beside it")
     draft = target.with_name(f".{target.name}.converting")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        check_writable(target.parent / manifests.LATEST_UNIVERSAL)
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+    except OSError as error:
+        raise CheckpointError(f"{target}: cannot be written ({error.strerror}); name another folder") from error
     try:
         groups = _write(source, draft, manifest, progress)
         files = {str(p.relative_to(draft)): p.stat().st_size for p in sorted(draft.rglob("*")) if p.is_file()}
         document = {**manifest, "universal": True, "parameter_groups": groups, "files": files}
         write_json(draft / manifests.NAME, document)
         draft.rename(target)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise CheckpointError(
+            f"{source}: its files do not hold what a checkpoint of ds_dip does ({type(error).__name__}: {error}); "
+            "take another checkpoint"
+        ) from error
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -103,10 +117,16 @@ def convert(source: str | Path, target: str | Path, progress: Progress | None = 
 def _write(source: Path, draft: Path, manifest: Mapping[str, Any], progress: Progress | None) -> int:
     """Every file of the universal form but the manifest; the number of parameter groups."""
     states = [source / f"mp_rank_{rank:02d}_model_states.pt" for rank in range(manifest["pipeline_ranks"])]
+    if lacking := [path.name for path in states if path.name not in manifest["files"]]:
+        raise CheckpointError(
+            f"{source}: is of {len(states)} pipeline ranks and has no file {lacking[0]}; take another checkpoint"
+        )
     layers = [source / name for name in manifest["files"] if re.fullmatch(r"layer_\d+-model_states\.pt", name)]
     heads = [_read(path) for path in states]
     names = {name for head in heads for group in head["ds_dip"]["parameters"] for name in group}
-    whole, done = len(layers) + len(heads) + len(names), 0
+    if outside := [name for name in names if not manifests.is_inside(name) or "/" in name]:
+        raise CheckpointError(f"{source}: has a parameter named {outside[0]!r}; take another checkpoint")
+    whole, done = len(manifest["files"]) + len(layers) + len(heads) + len(names), 0
     known: set[str] = set()
 
     def tell() -> None:
@@ -115,6 +135,9 @@ def _write(source: Path, draft: Path, manifest: Mapping[str, Any], progress: Pro
         if progress is not None:
             progress(done, whole)
 
+    for name in manifest["files"]:
+        _check_content(source / name)
+        tell()
     for path in layers:
         shutil.copyfile(path, draft / path.name)
         tell()
@@ -238,11 +261,32 @@ def load_parameters(folder: Path, optimizer: Any, names: Mapping[Any, str], *, s
         optimizer.load_state_dict({"state": state, PARAM_GROUPS: groups})
 
 
+def _check_content(path: Path) -> None:
+    """Check the sums that torch writes with every tensor: a mapped read does not look at them."""
+    try:
+        if not zipfile.is_zipfile(path):
+            return
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except zipfile.BadZipFile as error:
+        raise CheckpointError(f"{path}: is damaged ({error}); take another checkpoint") from error
+    if damaged is not None:
+        raise CheckpointError(f"{path}: is damaged, the sum of {damaged} is another one; take another checkpoint")
+
+
 def _read(path: Path) -> Any:
     """A file's content, mapped where its form allows."""
     try:
         return torch.load(path, map_location="cpu", weights_only=False, mmap=True)
-    except (RuntimeError, ValueError) as error:
+    except Exception as error:  # a damaged pickle raises whatever its bytes say
         if "mmap" not in str(error):
-            raise CheckpointError(f"{path}: cannot be read ({error}); take another checkpoint") from error
-    return torch.load(path, map_location="cpu", weights_only=False)
+            raise _unreadable(path, error) from error
+    try:
+        return torch.load(path, map_location="cpu", weights_only=False)
+    except Exception as error:  # as above
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    reason = str(error).partition("\n")[0][:200] or type(error).__name__
+    return CheckpointError(f"{path}: cannot be read ({reason}); take another checkpoint")
