@@ -76,6 +76,18 @@ def wrong(change: dict[str, Any]) -> dict[str, Any]:
         ({"modules.audio": {"parts": [1]}}, "chunks of vision, language, audio"),
         ({"model_sha256": "0"}, "field 'model_sha256' is '0'.*make the partition again"),
         ({"version": 2}, "field 'version' is 2"),
+        ({"colour": 1}, "the file has the unknown field 'colour'; known are format, version"),
+        ({"model": 3}, "field 'model' is 3"),
+        ({"modules.vision.lap": 2}, "modules.vision has the unknown field 'lap'"),
+        ({"modules.language.chunks.0.rnak": 1}, r"modules.language.chunks\[0\] has the unknown field 'rnak'"),
+        ({"modules.language.chunks.0.forward_seconds": "x"}, r"chunks\[0\].forward_seconds' is 'x'"),
+        ({"modules.vision.laps": "2"}, "field 'modules.vision.laps' is '2', expected a whole number"),
+        ({"modules.vision.laps": 2}, "field 'modules.vision.laps' is 2, but its 2 chunks on 2 ranks are in 1"),
+        ({"modules.language.laps": 3}, "field 'modules.language.laps' is 3, but its 1 chunks on 2 ranks are in 1"),
+        ({"modules.vision.chunks": []}, "has 'parts' and 'chunks', which say the same"),
+        ({"ranks": 3}, "the partition has 3 ranks and no chunk on rank 2: give every rank"),
+        ({"ranks": 10**12}, "the partition has 1000000000000 ranks and no chunk on rank 2"),
+        ({"modules.language.sub_microbatch": 2}, "sub_microbatch of language is 2, but it takes the outputs of vision"),
     ],
 )
 def test_a_wrong_field_is_refused_with_its_name_and_the_file(

@@ -50,7 +50,7 @@ class Partition:
 
 
 def check_partition(model: Model, partition: Partition) -> None:
-    """Check that a partition covers a model: every layer once, in order, on ranks that exist.
+    """Check that a partition covers a model: every layer once, in order, on ranks that exist and all have some.
 
     Raises PartitionError, naming the module, for the first thing that does not hold.
     """
@@ -64,6 +64,12 @@ def check_partition(model: Model, partition: Partition) -> None:
         )
     for module in model.modules:
         _check_module(module.name, len(module.layers), partition)
+    empty = set(range(min(partition.ranks, len(partition.chunks) + 1))) - {chunk.rank for chunk in partition.chunks}
+    if empty:
+        raise PartitionError(
+            f"the partition has {partition.ranks} ranks and no chunk on rank {min(empty)}: give every rank at least "
+            f"one chunk, or use fewer ranks"
+        )
     limits = [name for name, _ in partition.sub_microbatch]
     if len(set(limits)) < len(limits) or not set(limits) <= set(names):
         raise PartitionError(f"sub_microbatch names {', '.join(limits)}: name modules, each once ({', '.join(names)})")
@@ -71,6 +77,11 @@ def check_partition(model: Model, partition: Partition) -> None:
         if size is not None and size < 1:
             raise PartitionError(
                 f"sub_microbatch of {name} is {size}: give at least 1 instance, or none to cut nothing"
+            )
+        if size is not None and (upstream := model.upstream(name)):
+            raise PartitionError(
+                f"sub_microbatch of {name} is {size}, but it takes the outputs of {', '.join(upstream)} and is never "
+                "cut: leave it out"
             )
 
 

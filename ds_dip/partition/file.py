@@ -11,6 +11,9 @@ from ds_dip.models.partition import Chunk, Partition, PartitionError, check_part
 from ds_dip.models.spec import Model, Sizes
 
 FORMAT = "ds-dip/partition"
+_FILE = ("format", "version", "model", "model_sha256", "ranks", "modules")
+_MODULE = ("laps", "sub_microbatch", "chunks", "parts")
+_ESTIMATES = ("forward_seconds", "backward_seconds", "activation_bytes")
 _CHUNK = ("rank", "segment", "start", "stop")
 
 
@@ -67,6 +70,9 @@ def read_partition(path: str | Path, model: Model) -> Partition:
             f"{path}: field 'model_sha256' is {document['model_sha256']!r}, model {model.name!r} has {wanted!r}; "
             "make the partition again for this model"
         )
+    _known(path, "the file", document, _FILE)
+    if "model" in document and not isinstance(document["model"], str):
+        raise FileError(f"{path}: field 'model' is {_short(document['model'])}, expected the model's name")
     ranks = _whole(path, document, "ranks", 1)
     modules = document.get("modules")
     if not isinstance(modules, dict):
@@ -77,7 +83,16 @@ def read_partition(path: str | Path, model: Model) -> Partition:
         where = f"modules.{name}"
         if not isinstance(entry, dict):
             raise FileError(f"{path}: field {where!r} is {_short(entry)}, expected an object")
-        chunks += _parts(path, where, name, entry, ranks) if "parts" in entry else _chunks(path, where, name, entry)
+        _known(path, where, entry, _MODULE)
+        if "parts" in entry and "chunks" in entry:
+            raise FileError(f"{path}: field {where!r} has 'parts' and 'chunks', which say the same; leave one out")
+        own = _parts(path, where, name, entry, ranks) if "parts" in entry else _chunks(path, where, name, entry)
+        if "laps" in entry and own and _whole(path, entry, "laps", 1, where) != own[-1].segment + 1:
+            raise FileError(
+                f"{path}: field '{where}.laps' is {entry['laps']}, but its {len(own)} chunks on {ranks} ranks are in "
+                f"{own[-1].segment + 1}; leave it out, or change the chunks"
+            )
+        chunks += own
         limit = entry.get("sub_microbatch")
         limits.append((name, None if limit is None else _whole(path, entry, "sub_microbatch", 1, where)))
     order = {module.name: position for position, module in enumerate(model.modules)}
@@ -102,6 +117,11 @@ def _chunks(path: str | Path, where: str, name: str, entry: dict[str, Any]) -> l
         place = f"{where}.chunks[{index}]"
         if not isinstance(row, dict):
             raise FileError(f"{path}: field {place!r} is {_short(row)}, expected an object")
+        _known(path, place, row, (*_CHUNK, *_ESTIMATES))
+        for key in _ESTIMATES:
+            value = row.get(key, 0.0)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+                raise FileError(f"{path}: field '{place}.{key}' is {_short(value)}, expected a number of 0 or more")
         rank, segment, start, stop = (_whole(path, row, key, 0, place) for key in _CHUNK)
         chunks.append(Chunk(name, index, segment, rank, start, stop))
     return chunks
@@ -116,6 +136,12 @@ def _parts(path: str | Path, where: str, name: str, entry: dict[str, Any], ranks
         chunks.append(Chunk(name, index, index // ranks, index % ranks, start, start + size))
         start += size
     return chunks
+
+
+def _known(path: str | Path, where: str, entry: dict[str, Any], names: tuple[str, ...]) -> None:
+    for name in entry:
+        if name not in names:
+            raise FileError(f"{path}: {where} has the unknown field {name!r}; known are {', '.join(names)}")
 
 
 def _whole(path: str | Path, entry: dict[str, Any], key: str, least: int, where: str = "") -> int:
