@@ -58,6 +58,27 @@ def test_version() -> None:
     assert run("--version").output.startswith("ds-dip, version ")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("schedule", "--seconds"), ("train", "--deadline"), ("overhead", "--deadline")],
+)
+@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1", "x"])
+def test_seconds_are_a_number_with_an_end(arguments: tuple[str, str], value: str) -> None:
+    result = run("bench", *arguments, value)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{arguments[1]}'" in result.output
+
+
+def test_a_benchmark_refuses_its_target_before_it_measures(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "taken" / "curves.svg").mkdir(parents=True)
+    for out, found in ((tmp_path / "file", "file: File exists"), (tmp_path / "taken", "curves.svg: is a folder")):
+        result = run("bench", "schedule", "--out", str(out))
+        assert result.exit_code == 2
+        assert result.output.startswith(f"ds-dip: {out}")
+        assert found in result.output
+
+
 def test_an_unknown_command_is_refused() -> None:
     result = run("solv")
     assert result.exit_code == 2

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from ds_dip.commands import Seconds
+
 
 @click.command("overhead")
 @click.option("--blocks", type=click.IntRange(min=1), default=15, show_default=True, help="Blocks of each engine.")
@@ -14,7 +16,7 @@ import click
 @click.option("--layers", type=click.IntRange(min=2), default=4, show_default=True, help="Decoder blocks.")
 @click.option("--hidden", type=click.IntRange(min=8), default=128, show_default=True, help="Their hidden size.")
 @click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens a sequence.")
-@click.option("--deadline", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds it may take.")
+@click.option("--deadline", type=Seconds(min=1.0), default=600.0, show_default=True, help="Seconds it may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")
 def command(
     blocks: int, iterations: int, layers: int, hidden: int, length: int, deadline: float, as_json: bool

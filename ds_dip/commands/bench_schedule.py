@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from ds_dip.files import write_atomic, write_json
+from ds_dip.commands import MOST_WORKERS, Seconds
+from ds_dip.files import check_writable, write_atomic, write_json
 from ds_dip.scheduling import benchmark
 from ds_dip.scheduling.curves import plot
 
@@ -18,17 +19,22 @@ PARTS = ("speed", "small", "large", "curves")
 @click.command("schedule")
 @click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Measure only this part (repeatable).")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
+@click.option("--seconds", type=Seconds(), default=10.0, show_default=True,
               help="Seconds of a long search; small problems get a tenth.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Seeds a small problem.")
 @click.option("--fresh", type=click.IntRange(min=0), default=4, show_default=True, help="Small problems not known.")
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Workers on large problems.")
+@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), default=2, show_default=True,
+              help="Workers on large problems.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Directory for schedule.json and curves.svg.")
 def command(
     as_json: bool, parts: tuple[str, ...], seconds: float, seeds: int, fresh: int, workers: int, out: Path | None
 ) -> None:
     """Measure kernels, gaps on small and large problems, and search curves."""
     wanted = parts or PARTS
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in ("schedule.json", "curves.svg"):
+            check_writable(out / name)
     document: dict[str, Any] = {"machine": benchmark.machine()}
     if "speed" in wanted:
         document["speed"] = list(benchmark.speed())

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from ds_dip.commands import Seconds
+
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
@@ -19,9 +21,7 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
               help="The DeepSpeed JSON.")  # fmt: skip
 @click.option("--blocks", type=click.IntRange(min=1), default=10, show_default=True, help="Blocks of each contender.")
 @click.option("--iterations", type=click.IntRange(min=1), default=4, show_default=True, help="Iterations a block.")
-@click.option(
-    "--deadline", type=click.FloatRange(min=1), default=1200.0, show_default=True, help="Seconds it may take."
-)
+@click.option("--deadline", type=Seconds(min=1.0), default=1200.0, show_default=True, help="Seconds it may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")
 def command(
     ranks: int, model: Path, config: Path, blocks: int, iterations: int, deadline: float, as_json: bool
