@@ -24,7 +24,10 @@ WRONG_VALUES = [
     ({"laps": {"vision": 0}}, '"dip.laps.vision" is 0, expected an integer from 1 to 1000000 for each module'),
     ({"laps": {"vision": None}}, '"dip.laps.vision" is null, expected an integer from 1 to 1000000'),
     ({"laps": [1]}, '"dip.laps" is [1], expected an integer from 1 to 1000000 for each module'),
-    ({"sub_microbatch": {"vision": "4"}}, '"dip.sub_microbatch.vision" is "4", expected an integer from 1 to 1000000, or'),
+    (
+        {"sub_microbatch": {"vision": "4"}},
+        '"dip.sub_microbatch.vision" is "4", expected an integer from 1 to 1000000, or',
+    ),
     ({"memory_gb": -1}, '"dip.memory_gb" is -1, expected a number above 0, a list'),
     ({"memory_gb": [1, None, 0]}, '"dip.memory_gb" is [1, null, 0], expected a number above 0, a list'),
     ({"memory_gb": float("nan")}, '"dip.memory_gb" is NaN, expected a number above 0'),
