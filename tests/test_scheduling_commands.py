@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from click.testing import CliRunner
 from ds_dip.cli import cli
 from ds_dip.scheduling.documents import write_problem
 from ds_dip.scheduling.instances import unequal, uniform
+from ds_dip.scheduling.search import Budget
 
 
 @pytest.fixture
@@ -53,6 +56,28 @@ def test_a_warm_start_and_the_same_order_are_taken(problem: Path, tmp_path: Path
     assert json.loads(other.read_text())["makespan"] <= json.loads(plan.read_text())["makespan"]
     assert run("solve", problem, "--evaluations", 200, "--same-order", "--out", other)[0] == 0
     assert run("check", problem, other)[0] == 0
+
+
+@pytest.mark.parametrize("option", ["--seed=1", "--same-order", "--workers=2"])
+def test_an_interrupted_search_writes_its_best_plan(
+    tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_problem(tmp_path / "p.json", unequal(4, 1, 9, 7, 5))
+    over, asked = Budget.over, []
+
+    def interrupted(self: Budget) -> bool:
+        asked.append(self)
+        if len(asked) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return len(asked) > 100 or over(self)
+
+    monkeypatch.setattr(Budget, "over", interrupted)
+    code, output = run("solve", tmp_path / "p.json", "--budget=1000", option, "--out", tmp_path / "plan.json")
+    assert code == 130, output
+    assert "over the bound" in output
+    assert len(asked) == 2
+    assert run("check", tmp_path / "p.json", tmp_path / "plan.json")[0] == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_infeasible_problem_exits_with_1_and_a_plan_that_says_why(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 
@@ -14,6 +15,7 @@ from ds_dip.files import FileError, check_writable
 from ds_dip.scheduling import Problem, Result, solve
 from ds_dip.scheduling.documents import read_plan, read_problem, write_plan
 from ds_dip.scheduling.schedule import Schedule
+from ds_dip.scheduling.search import Stop
 
 
 @click.command("solve")
@@ -43,6 +45,7 @@ def command(
 ) -> None:
     """Search a schedule for PROBLEM and write it as a plan, with a bound on how good it is.
 
+    Ctrl-C ends the search: the best plan so far is written (exit 130); a second one ends it without.
     An infeasible problem gives a plan that says why and what capacity would be enough (exit 1).
     """
     check_writable(out)
@@ -53,7 +56,14 @@ def command(
     if warm_start is not None:
         plan = read_plan(warm_start)
         start = Schedule(plan.order, plan.choices)
-    with _display() as show:
+    with _Interrupt() as interrupt, _display() as show:
+
+        def progress(best: float, bound: float, scored: int, seconds: float) -> None:
+            if show is not None:
+                show(best, bound, scored, seconds)
+            if interrupt.came:
+                raise Stop
+
         result = solve(
             task_graph,
             budget=budget,
@@ -62,14 +72,35 @@ def command(
             workers=workers,
             warm_start=start,
             same_order=same_order,
-            progress=show,
+            progress=progress,
         )
-        if exact and result.schedule is not None:
+        if exact and result.schedule is not None and not interrupt.came:
             result = _prove(task_graph, result, budget if budget is not None else 60.0, workers)
     write_plan(out, result.plan(digest))
     _report(result, out)
     if result.status == "infeasible":
         sys.exit(1)
+    if interrupt.came:
+        sys.exit(128 + signal.SIGINT)
+
+
+class _Interrupt:
+    """While it is entered the first Ctrl-C is only noted, so that a search can end in its own way."""
+
+    came = False
+
+    def __enter__(self) -> Self:
+        self._before = signal.getsignal(signal.SIGINT)
+        if self._before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def _note(self, *_: object) -> None:
+        self.came = True
+        signal.signal(signal.SIGINT, self._before)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
 
 
 def _prove(problem: Problem, result: Result, seconds: float, workers: int) -> Result:

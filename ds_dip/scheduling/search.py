@@ -33,7 +33,11 @@ ELITE = 6
 WINDOW = 200
 """Tasks in the smallest window that is annealed on its own; larger ones have up to four times as many."""
 Progress = Callable[[float, float, int, float], None]
-"""Called with the best makespan, the bound, evaluations and seconds so far."""
+"""Called with the best makespan, the bound, evaluations and seconds so far; may raise Stop."""
+
+
+class Stop(Exception):  # noqa: N818  # it is no error: the search ends with the best so far
+    """Raised by a progress callback to end the search."""
 
 
 @dataclass(slots=True)

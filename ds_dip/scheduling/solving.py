@@ -18,7 +18,7 @@ from ds_dip.scheduling.problem import InfeasibleError, Problem, Task
 from ds_dip.scheduling.result import Result, gap_of
 from ds_dip.scheduling.same_order import search_same_order
 from ds_dip.scheduling.schedule import Schedule
-from ds_dip.scheduling.search import Budget, Pool, Portfolio, Progress
+from ds_dip.scheduling.search import Budget, Pool, Portfolio, Progress, Stop
 from ds_dip.scheduling.static import BaselineError
 from ds_dip.scheduling.timing import fits, fitting, flat, leanest, makespan_of, positions, schedule_of, starts, timeline
 from ds_dip.scheduling.tree import METHODS, search_orders
@@ -42,7 +42,8 @@ def solve(
     one second. With ``evaluations`` alone the answer depends on ``seed`` and ``workers`` only.
     ``warm_start`` is a schedule of this problem to begin with. ``same_order`` keeps microbatches in
     one order on all ranks. ``method`` is ``portfolio``, or for comparison ``mcts``, ``dfs`` or
-    ``random``, which search segment orders alone. The first call of a process also loads compiled
+    ``random``, which search segment orders alone. ``progress`` may raise ``Stop`` after any round: the
+    best so far is the answer. The first call of a process also loads compiled
     code (under a second, not counted); :func:`warm` does so ahead of time. An infeasible problem
     gives a Result that says why; ProblemError is raised for one that means nothing.
     """
@@ -61,11 +62,13 @@ def solve(
         return _infeasible(error, (bound, name), left, seed)
     pool = Pool(left)
     if method != "portfolio":
-        search_orders(method, arrays.with_choices(start[0]), start[0], pool, bound, seed, workers, progress)
+        with suppress(Stop):
+            search_orders(method, arrays.with_choices(start[0]), start[0], pool, bound, seed, workers, progress)
         return _result(arrays, pool, (bound, name), seed, {})
     if same_order:
         try:
-            search_same_order(arrays.with_choices(start[0]), start[0], pool, bound, seed, workers, progress)
+            with suppress(Stop):
+                search_same_order(arrays.with_choices(start[0]), start[0], pool, bound, seed, workers, progress)
         except InfeasibleError as error:
             return _infeasible(error, (bound, name), left, seed)
         return _result(arrays, pool, (bound, name), seed, {})
@@ -75,7 +78,8 @@ def solve(
         orders = positions(chosen, warm_start)
         if fits(chosen, orders):
             pool.add(makespan_of(chosen, orders), flat(orders)[0], warm_start.choices)
-    Portfolio(arrays, pool, bound, seed, start).run(workers, progress)
+    with suppress(Stop):
+        Portfolio(arrays, pool, bound, seed, start).run(workers, progress)
     return _result(arrays, pool, (bound, name), seed, baselines)
 
 
