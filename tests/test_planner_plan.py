@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ds_dip.costs.corrections import Corrections, Measurement
 from ds_dip.planner import SCHEDULES, Planner, StepPlan
 from ds_dip.planner.record import stages_of
+from ds_dip.planning import PlanningError
 from ds_dip.programs import replay
-from ds_dip.scheduling import InfeasibleError
 from tests.planner_cases import FEW, Samples, settings
 
 
@@ -108,7 +108,7 @@ def test_memory_is_never_exceeded_and_too_little_is_refused() -> None:
     most = max(free.peak_memory)
     tight = Planner(settings(memory_capacity=(most * 0.8,) * 2)).plan(0)
     assert max(tight.peak_memory) <= most * 0.8
-    with pytest.raises(InfeasibleError):
+    with pytest.raises(PlanningError, match="step 0 does not fit into memory: .*raise dip.memory_gb"):
         Planner(settings(memory_capacity=(1.0, 1.0))).plan(0)
 
 
