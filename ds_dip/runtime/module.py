@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 from deepspeed import comm as dist
+from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe.module import LayerSpec, PipelineModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -60,6 +61,8 @@ class DIPModule(PipelineModule):
         **kwargs: Any,
     ) -> None:
         _agree(model, partition, layers)
+        if not dist.is_initialized():
+            dist.init_distributed(dist_backend=get_accelerator().communication_backend_name())
         if not kwargs.get("topology") and dist.get_world_size() % partition.ranks:
             raise ValueError(
                 f"the job has {dist.get_world_size()} ranks, no multiple of the partition's {partition.ranks}: "
