@@ -1,8 +1,8 @@
-"""Chunks: separated placement, the best bottleneck there is, and refusals with the ways out."""
+"""Chunks: separated placement, explicit parts, and refusals with the ways out."""
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from ds_dip.models.partition import (
     partition_hash,
 )
 from ds_dip.models.spec import Layer, Model, Module, TensorSpec
-from ds_dip.partition import bottleneck_bounds, make_partition
+from ds_dip.partition import make_partition
 
 OUTPUT = (TensorSpec(("tokens", 4)),)
 
@@ -28,24 +28,6 @@ def model_of(**modules: list[int]) -> Model:
         for name, costs in modules.items()
     )
     return Model("m", built, tuple((name, built[-1].name) for name in list(modules)[:-1]))
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.data())
-def test_the_slowest_chunk_is_as_fast_as_any_cut_allows(costs: list[int], data: st.DataObject) -> None:
-    chunks = data.draw(st.integers(1, len(costs)))
-    bounds = bottleneck_bounds([float(cost) for cost in costs], chunks)
-
-    def slowest(cuts: tuple[int, ...]) -> int:
-        return max(sum(costs[start:stop]) for start, stop in pairwise(cuts))
-
-    every = [(0, *cuts, len(costs)) for cuts in combinations(range(1, len(costs)), chunks - 1)]
-    assert bounds in every
-    assert slowest(bounds) == min(map(slowest, every))
-
-
-def test_what_is_not_on_the_bottleneck_is_even_too() -> None:
-    assert bottleneck_bounds([9.0, 1.0, 1.0, 1.0, 1.0], 3) == (0, 1, 3, 5)
 
 
 @settings(deadline=None)

@@ -24,7 +24,7 @@ from ds_dip.benchmarks.ranks import deliver, settings
 from ds_dip.benchmarks.stock import Feed, StaticModule, chain, loss, stock_engine
 from ds_dip.data import Dataset, SampleMetadata
 from ds_dip.models import Model, load_model
-from ds_dip.partition.chunks import bottleneck_bounds
+from ds_dip.partition import bottleneck_bounds
 
 #: Contenders of DeepSpeed's engine: (how it is cut, whether its microbatches are those of the plans).
 STATIC = {

@@ -6,7 +6,6 @@ instead of the paper's L/(P*K).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -14,6 +13,7 @@ from ds_dip.costs.model import CostModel
 from ds_dip.costs.roofline import Rates, Roofline
 from ds_dip.models.partition import Chunk, Partition, PartitionError, check_partition
 from ds_dip.models.spec import Model, Sizes
+from ds_dip.partition.bounds import bottleneck_bounds
 
 #: One instance that stands for a module's work where nothing better is known, in tokens.
 NOMINAL_TOKENS = 256
@@ -51,7 +51,7 @@ def make_partition(
         if name in parts:
             bounds = _explicit_bounds(name, layers, ranks, parts[name], laps.get(name))
         else:
-            count = _chunk_count(name, layers, ranks, laps.get(name, 1))
+            count = chunk_count(name, layers, ranks, laps.get(name, 1))
             nominal = sizes.get(name, Sizes((NOMINAL_TOKENS,), (NOMINAL_TOKENS,)))
             bounds = bottleneck_bounds(layer_seconds(model, name, costs, nominal), count)
         chunks += [
@@ -72,46 +72,8 @@ def layer_seconds(model: Model, module: str, costs: CostModel, sizes: Sizes) -> 
     return seconds
 
 
-def bottleneck_bounds(seconds: Sequence[float], chunks: int) -> tuple[int, ...]:
-    """Bounds of ``chunks`` non-empty runs of consecutive layers with the least largest sum.
-
-    Among those, the one with the least sum of squares: what is not on the bottleneck is even too.
-    Raises PartitionError for more chunks than layers.
-    """
-    layers = len(seconds)
-    if not 1 <= chunks <= layers:
-        raise PartitionError(f"{layers} layers cannot be cut into {chunks} chunks: give 1 to {layers}")
-    before = [0.0]
-    for value in seconds:
-        before.append(before[-1] + value)
-
-    # worst[c][j]: the least largest sum when the first j layers are in c chunks.
-    worst = [[math.inf] * (layers + 1) for _ in range(chunks + 1)]
-    worst[0][0] = 0.0
-    for count in range(1, chunks + 1):
-        for stop in range(count, layers + 1):
-            worst[count][stop] = min(
-                max(worst[count - 1][start], before[stop] - before[start]) for start in range(count - 1, stop)
-            )
-    limit = worst[chunks][layers] * (1 + 1e-9)
-
-    even = [[math.inf] * (layers + 1) for _ in range(chunks + 1)]
-    origin = [[0] * (layers + 1) for _ in range(chunks + 1)]
-    even[0][0] = 0.0
-    for count in range(1, chunks + 1):
-        for stop in range(count, layers + 1):
-            for start in range(count - 1, stop):
-                own = before[stop] - before[start]
-                if own <= limit and even[count - 1][start] + own * own < even[count][stop]:
-                    even[count][stop] = even[count - 1][start] + own * own
-                    origin[count][stop] = start
-    bounds = [layers]
-    for count in range(chunks, 0, -1):
-        bounds.append(origin[count][bounds[-1]])
-    return tuple(reversed(bounds))
-
-
-def _chunk_count(name: str, layers: int, ranks: int, laps: int) -> int:
+def chunk_count(name: str, layers: int, ranks: int, laps: int) -> int:
+    """P*K, or PartitionError with the numbers and the ways out where a module has fewer layers."""
     if laps < 1:
         raise PartitionError(f"laps of {name} is {laps}: at least 1 is needed")
     if layers < ranks * laps:

@@ -1,0 +1,83 @@
+"""The batches that candidates are scored on: the first ones a run would draw, the same for every candidate."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from ds_dip.costs.model import CostModel, sample_seconds
+from ds_dip.data import SampleMetadata, Sampler
+from ds_dip.models.spec import Model, Sizes
+from ds_dip.planning import assign
+from ds_dip.planning.cut import LOSS_RULES, sizes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Global batches of samples, and how a run shares each among replicas and microbatches.
+
+    Raises ValueError, naming the field, where there is no batch or a count is below 1.
+    """
+
+    batches: tuple[tuple[SampleMetadata, ...], ...]
+    microbatches: int
+    replicas: int = 1
+    loss: str = "tokens"
+
+    def __post_init__(self) -> None:
+        if not self.batches or not all(self.batches):
+            raise ValueError("the workload holds no sample: give at least one batch of at least one sample")
+        for name in ("microbatches", "replicas"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: at least 1 is needed")
+        if self.loss not in LOSS_RULES:
+            raise ValueError(f"loss is {self.loss!r}: use one of {', '.join(LOSS_RULES)}")
+        if (least := min(map(len, self.batches))) < self.replicas:
+            raise ValueError(
+                f"a global batch of {least} samples leaves some of {self.replicas} replicas without any: "
+                "give at least one sample a replica"
+            )
+
+    @property
+    def sha256(self) -> str:
+        """A hash of everything in it."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def shares(self, model: Model, costs: CostModel) -> tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]:
+        """Positions in each batch per replica and microbatch, as the planner assigns them.
+
+        They depend on costs per sample alone, so all candidates have the same.
+        """
+
+        def cost(sample: SampleMetadata) -> float:
+            return sample_seconds(model, costs, sizes_of([sample], model))
+
+        return tuple(assign(batch, self.replicas, self.microbatches, cost) for batch in self.batches)
+
+
+def draw(
+    size: int, metadata: Callable[[int], SampleMetadata], batch_size: int, batches: int, seed: int = 0
+) -> tuple[tuple[SampleMetadata, ...], ...]:
+    """The first ``batches`` global batches that the sampler draws from ``size`` samples with this seed.
+
+    ``metadata`` gives a sample's by its index; at most one epoch is drawn. Raises ValueError where a
+    batch is larger than the dataset or a count below 1.
+    """
+    if batches < 1:
+        raise ValueError(f"batches is {batches}: at least 1 is needed")
+    sampler = Sampler(size, batch_size, seed)
+    steps = range(min(batches, sampler.steps_per_epoch))
+    return tuple(tuple(metadata(index) for index in sampler.indices(step)) for step in steps)
+
+
+def typical(model: Model, module: str, workload: Workload, instances: int) -> Sizes:
+    """``instances`` equal instances of a module, each as large as the workload's mean one, in tokens."""
+    tokens = merged = count = 0
+    for batch in workload.batches:
+        sizes = sizes_of(batch, model)[module]
+        tokens, merged, count = tokens + sum(sizes.tokens), merged + sum(sizes.merged), count + len(sizes)
+    if not count:
+        return Sizes((), ())
+    return Sizes((max(1, round(tokens / count)),) * instances, (max(1, round(merged / count)),) * instances)
