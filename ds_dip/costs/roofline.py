@@ -6,7 +6,11 @@ import math
 from dataclasses import dataclass, field
 
 from ds_dip.costs.operations import is_known, operations
-from ds_dip.models.spec import ELEMENT_BYTES, Model, Sizes
+from ds_dip.costs.operators import LINKS, OPERATORS, Shape, link_bytes
+from ds_dip.models.spec import ELEMENT_BYTES, Layer, Model, Sizes
+
+#: Operators of a layer, among which its overhead is shared.
+OPERATORS_A_LAYER = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +67,13 @@ class Roofline:
 
     def forward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Seconds of the forward of the layers ``start`` to ``stop``."""
-        width = ELEMENT_BYTES[self.rates.compute]
-        seconds = 0.0
-        for layer in self.model.module(module).layers[start:stop]:
-            count = operations(layer, sizes)
-            traffic = (count.moved + count.weights) * width
-            seconds += self.rates.layer_overhead + max(count.flops / self.rates.flops, traffic / self.rates.memory)
-        return seconds
+        return sum(self.layer(layer, sizes) for layer in self.model.module(module).layers[start:stop])
+
+    def layer(self, layer: Layer, sizes: Sizes) -> float:
+        """Seconds of one layer's forward."""
+        count = operations(layer, sizes)
+        traffic = (count.moved + count.weights) * ELEMENT_BYTES[self.rates.compute]
+        return self.rates.layer_overhead + max(count.flops / self.rates.flops, traffic / self.rates.memory)
 
     def backward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Seconds of the backward; a frozen module computes the gradients of its inputs only, half of the work."""
@@ -80,11 +84,31 @@ class Roofline:
 
     def activation_bytes(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Bytes kept for the backward; what only lives inside a layer's forward is not counted."""
-        width = ELEMENT_BYTES[self.rates.compute]
-        return float(
-            sum(operations(layer, sizes).kept for layer in self.model.module(module).layers[start:stop]) * width
-        )
+        return sum(self.layer_bytes(layer, sizes) for layer in self.model.module(module).layers[start:stop])
+
+    def layer_bytes(self, layer: Layer, sizes: Sizes) -> float:
+        """Bytes that one layer keeps."""
+        return float(operations(layer, sizes).kept * ELEMENT_BYTES[self.rates.compute])
 
     def transfer(self, bytes: float) -> float:
         """Seconds that ``bytes`` take to another rank."""
         return self.rates.link_latency + bytes / self.rates.link
+
+
+def operator_columns(name: str, shape: Shape, rates: Rates) -> tuple[float, float, float, float]:
+    """One operator by the roofline: seconds of its forward and the backward's two parts, and bytes kept.
+
+    A link's seconds are the forward's; a collective is a ring's.
+    """
+    if name in LINKS:
+        steps = shape.get("group", 2) - 1
+        return steps * rates.link_latency + link_bytes(name, shape) / rates.link, 0.0, 0.0, 0.0
+    work, width = OPERATORS[name].work(shape), ELEMENT_BYTES[rates.compute]
+    traffic = (work.moved + work.weights) * width
+    overhead = rates.layer_overhead / OPERATORS_A_LAYER
+    forward = overhead + max(work.flops / rates.flops, traffic / rates.memory)
+    backward = 0.0 if name == "optimizer_step" else rates.backward_ratio * forward
+    if name in ("embedding", "patch_embedding"):
+        return forward, 0.0, backward, work.kept * width
+    share = 0.5 if work.weights else 0.0
+    return forward, backward * (1 - share), backward * share, work.kept * width
