@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ from ds_dip.costs.model import CostModel
 from ds_dip.files import FileError, read_json, write_json
 from ds_dip.models.partition import Chunk, Partition, PartitionError, check_partition, model_hash
 from ds_dip.models.spec import Model, Sizes
+from ds_dip.partition.report import check_record
 
 FORMAT = "ds-dip/partition"
-_FILE = ("format", "version", "model", "model_sha256", "ranks", "modules")
+_RECORD = ("table_sha256", "inputs_sha256", "memory", "search")
+_FILE = ("format", "version", "model", "model_sha256", "ranks", "modules", *_RECORD)
 _MODULE = ("laps", "sub_microbatch", "chunks", "parts")
 _ESTIMATES = ("forward_seconds", "backward_seconds", "activation_bytes")
 _CHUNK = ("rank", "segment", "start", "stop")
@@ -22,12 +25,14 @@ def write_partition(
     model: Model,
     partition: Partition,
     costs: CostModel | None = None,
-    sizes: dict[str, Sizes] | None = None,
+    sizes: Mapping[str, Sizes] | None = None,
+    record: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a partition atomically, with the hash of the model it is for.
 
     With ``costs`` and ``sizes`` every chunk also tells its estimated seconds and bytes for these
-    instances. Raises PartitionError for a partition that is not one of the model.
+    instances. ``record`` says how it was made (see ``report``). Raises PartitionError for a partition
+    that is not one of the model.
     """
     check_partition(model, partition)
     limits, modules = dict(partition.sub_microbatch), {}
@@ -52,6 +57,7 @@ def write_partition(
             "model_sha256": model_hash(model),
             "ranks": partition.ranks,
             "modules": modules,
+            **(record or {}),
         },
     )
 
@@ -74,6 +80,7 @@ def read_partition(path: str | Path, model: Model) -> Partition:
     if "model" in document and not isinstance(document["model"], str):
         raise FileError(f"{path}: field 'model' is {_short(document['model'])}, expected the model's name")
     ranks = _whole(path, document, "ranks", 1)
+    check_record(path, document, ranks)
     modules = document.get("modules")
     if not isinstance(modules, dict):
         raise FileError(f"{path}: field 'modules' is {_short(modules)}, expected an object with a member a module")

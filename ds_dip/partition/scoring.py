@@ -179,8 +179,8 @@ class Scorer:
             if own is not None and own <= 0:
                 assert self.memory.bytes is not None
                 raise UnfitError(
-                    f"rank {rank} holds {held / 1e9:.1f} GB of parameters, gradients and optimizer state, which leaves "
-                    f"nothing of {self.memory.bytes / 1e9:.1f} GB for activations"
+                    f"rank {rank} holds {held / 1e9:.3g} GB of parameters, gradients and optimizer state, which leaves "
+                    f"nothing of {self.memory.bytes / 1e9:.3g} GB for activations"
                 )
         return left
 

@@ -8,14 +8,14 @@ busiest rank is never scheduled, which loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from math import fsum, inf
 
 from ds_dip.models.partition import Partition, PartitionError
 from ds_dip.partition.bounds import bottleneck_bounds, even_bounds, levelled_bounds, shifts
-from ds_dip.partition.chunks import chunk_count, make_partition
+from ds_dip.partition.chunks import make_partition
 from ds_dip.partition.rule import rule_partition, sub_microbatch_sizes
 from ds_dip.partition.scoring import Score, Scorer, UnfitError
 
@@ -33,11 +33,18 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """``evaluations`` schedules at most beyond the starts, K at most ``most_laps``, ``shown`` candidates kept."""
+    """``evaluations`` schedules at most beyond the starts, K at most ``most_laps``, ``shown`` candidates kept.
+
+    ``laps``, ``sub_microbatch`` and ``parts`` (layers a chunk) fix K, B and bounds of the modules they
+    name; with all of them fixed nothing is searched, and the candidate is scored beside the rule.
+    """
 
     evaluations: int = 3000
     most_laps: int = 8
     shown: int = 8
+    laps: Mapping[str, int] = field(default_factory=dict)
+    sub_microbatch: Mapping[str, int | None] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("evaluations", "most_laps", "shown"):
@@ -78,10 +85,11 @@ class _Setting:
 
 
 def search(scorer: Scorer, ranks: int, options: SearchOptions | None = None, progress: Progress | None = None) -> Found:
-    """The best partition found for ``ranks`` pipeline ranks, never worse than the rule's.
+    """The best partition found for ``ranks`` pipeline ranks, never worse than the rule's unless options exclude that.
 
     Deterministic in the scorer's workload and costs and in the options. Raises PartitionError where a
-    module has fewer layers than ranks, or where nothing fits into memory.
+    module has fewer layers than ranks, where an option does not fit the model, or where nothing fits
+    into memory.
     """
     return _Search(scorer, ranks, options or SearchOptions(), progress or (lambda *_: None)).run()
 
@@ -96,11 +104,13 @@ class _Search:
         self.model = scorer.model
         self.names = [module.name for module in self.model.modules]
         self.layers = {module.name: len(module.layers) for module in self.model.modules}
-        for name, count in self.layers.items():
-            chunk_count(name, count, ranks, 1)
-        self.plain = make_partition(self.model, ranks, costs=scorer.costs)
+        # Refuses what no candidate could be: too few layers, and options that do not fit the model.
+        make_partition(self.model, ranks, options.laps, options.sub_microbatch, parts=options.parts)
+        self.plain = make_partition(self.model, ranks)
         microbatches = scorer.microbatches(self.plain)
         self.most = {name: max(len(own.sizes[name]) for own in microbatches) for name in self.names}
+        self.laps = {name: self._laps(name) for name in self.names}
+        self.limits = {name: self._limits(name) for name in self.names}
         self.scores: dict[Partition, Score | None] = {}
         self.unfit: dict[Partition, str] = {}
         self.seconds: dict[tuple[int | None, ...], dict[str, list[float]]] = {}
@@ -108,15 +118,11 @@ class _Search:
     def run(self) -> Found:
         rule = rule_partition(self.model, self.ranks, self.scorer.costs, self.scorer.workload, self.most)
         first = self._try(rule, RULE, essential=True)
-        limits = tuple(dict(rule.sub_microbatch).get(name) for name in self.names)
-        laps = tuple(rule.of(name)[-1].segment + 1 for name in self.names)
-        whole, single = (None,) * len(self.names), (1,) * len(self.names)
-        starts = [_Setting(laps, limits, "bottleneck"), _Setting(single, limits, "bottleneck")]
-        starts += [_Setting(single, whole, "bottleneck"), _Setting(single, whole, "levelled")]
+        starts = self._starts(rule)
         try:
-            for start in dict.fromkeys(starts):
+            for start in starts:
                 self._try(self._partition(start), start.split, essential=True)
-            for start in dict.fromkeys(starts):
+            for start in starts:
                 self._descend(start)
             self._refine()
         except _ExhaustedError:
@@ -127,7 +133,7 @@ class _Search:
                 "use more pipeline ranks or replicas, give ranks more memory, or make microbatches smaller"
             )
         return Found(
-            candidates=tuple(ranked[: self.options.shown]),
+            candidates=tuple(_distinct(ranked)[: self.options.shown]),
             rule=first,
             rule_refusal=self.unfit.get(rule, ""),
             tried=len(self.scores),
@@ -136,9 +142,45 @@ class _Search:
             schedules=self.scorer.used,
         )
 
+    def _laps(self, name: str) -> tuple[int, ...]:
+        """The numbers K that are searched."""
+        if name in self.options.parts:
+            return (-(-len(self.options.parts[name]) // self.ranks),)
+        if name in self.options.laps:
+            return (self.options.laps[name],)
+        return tuple(range(1, min(self.options.most_laps, self.layers[name] // self.ranks) + 1))
+
+    def _limits(self, name: str) -> tuple[int | None, ...]:
+        """The sizes B that are searched."""
+        if name in self.options.sub_microbatch:
+            return (self.options.sub_microbatch[name],)
+        return (None,) if self.model.upstream(name) else (None, *sub_microbatch_sizes(self.most[name] - 1))
+
+    def _starts(self, rule: Partition) -> list[_Setting]:
+        """The rule's K and B, and K of 1 with and without its B, as far as the options leave a choice."""
+        by_rule = dict(rule.sub_microbatch)
+        ruled = {name: rule.of(name)[-1].segment + 1 for name in self.names}
+        starts = []
+        for laps, cut, split in ((True, True, SPLITS[1]), (False, True, SPLITS[1]), (False, False, SPLITS[2])):
+            chosen = [ruled[name] if laps and ruled[name] in self.laps[name] else self.laps[name][0] for name in ruled]
+            limits = [by_rule[name] if cut and by_rule[name] in own else own[0] for name, own in self.limits.items()]
+            starts.append(_Setting(tuple(chosen), tuple(limits), split))
+        return list(dict.fromkeys(starts))
+
     def _ranked(self) -> list[Score]:
-        scores = [score for score in self.scores.values() if score is not None]
+        """Candidates that the options allow, fastest first; of equals the one with the fewest chunks."""
+        scores = [score for score in self.scores.values() if score is not None and self._allowed(score.partition)]
         return sorted(scores, key=lambda score: (score.mean, len(score.partition.chunks)))
+
+    def _allowed(self, partition: Partition) -> bool:
+        limits = dict(partition.sub_microbatch)
+        for name in self.names:
+            chain = partition.of(name)
+            if chain[-1].segment + 1 not in self.laps[name] or limits.get(name) not in self.limits[name]:
+                return False
+            if name in self.options.parts and [own.stop - own.start for own in chain] != list(self.options.parts[name]):
+                return False
+        return True
 
     def _try(self, partition: Partition, split: str, *, essential: bool = False) -> Score | None:
         """The candidate's score; None where it does not fit, or cannot be among the best."""
@@ -173,17 +215,16 @@ class _Search:
         for split in SPLITS:
             yield replace(setting, split=split)
         for place, name in enumerate(self.names):
-            for laps in range(1, min(self.options.most_laps, self.layers[name] // self.ranks) + 1):
+            for laps in self.laps[name]:
                 yield replace(setting, laps=(*setting.laps[:place], laps, *setting.laps[place + 1 :]))
-            if self.model.upstream(name):
-                continue
-            for limit in (None, *sub_microbatch_sizes(self.most[name] - 1)):
+            for limit in self.limits[name]:
                 yield replace(setting, limits=(*setting.limits[:place], limit, *setting.limits[place + 1 :]))
 
     def _partition(self, setting: _Setting) -> Partition:
         laps = dict(zip(self.names, setting.laps, strict=True))
         limits = dict(zip(self.names, setting.limits, strict=True))
-        chunks = {name: self.ranks * own for name, own in laps.items()}
+        parts = self.options.parts
+        chunks = {name: len(parts[name]) if name in parts else self.ranks * own for name, own in laps.items()}
         seconds = self._seconds(setting.limits)
         if setting.split == "even":
             bounds = {name: even_bounds(self.layers[name], count) for name, count in chunks.items()}
@@ -191,6 +232,7 @@ class _Search:
             bounds = {name: bottleneck_bounds(seconds[name], count) for name, count in chunks.items()}
         else:
             bounds = levelled_bounds(seconds, chunks, self.ranks)
+        bounds |= {name: (0, *accumulate(own)) for name, own in parts.items()}
         return self._cut(limits, bounds)
 
     def _seconds(self, limits: tuple[int | None, ...]) -> dict[str, list[float]]:
@@ -215,7 +257,8 @@ class _Search:
         limits = dict(score.partition.sub_microbatch)
         bounds = {name: (0, *(chunk.stop for chunk in score.partition.of(name))) for name in self.names}
         found = []
-        for name, place, step in shifts(bounds):
+        movable = {name: own for name, own in bounds.items() if name not in self.options.parts}
+        for name, place, step in shifts(movable):
             cuts = list(bounds[name])
             cuts[place] += step
             found.append(self._cut(limits, bounds | {name: tuple(cuts)}))
@@ -224,3 +267,8 @@ class _Search:
             if other is not None and other.mean < score.mean * (1 - _LEAST):
                 return other
         return None
+
+
+def _distinct(ranked: Sequence[Score]) -> list[Score]:
+    """One of those whose schedules are alike: a B that no microbatch exceeds cuts nothing."""
+    return list({(score.makespans, score.activations): score for score in reversed(ranked)}.values())[::-1]

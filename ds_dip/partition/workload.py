@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from ds_dip.costs.model import CostModel, sample_seconds
 from ds_dip.data import SampleMetadata, Sampler
@@ -70,6 +71,39 @@ def draw(
     sampler = Sampler(size, batch_size, seed)
     steps = range(min(batches, sampler.steps_per_epoch))
     return tuple(tuple(metadata(index) for index in sampler.indices(step)) for step in steps)
+
+
+def batch_shape(document: Mapping[str, Any], replicas: int = 1) -> tuple[int, int]:
+    """(samples of a global batch, microbatches a replica) of a DeepSpeed configuration, by DeepSpeed's rule.
+
+    ``train_batch_size`` is ``train_micro_batch_size_per_gpu`` x ``gradient_accumulation_steps`` x
+    replicas: two of the three give the third, one alone an accumulation or a microbatch of 1.
+    Raises ValueError, naming the key, for numbers that disagree or are none.
+    """
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    batch, micro, steps = (_count(document, name) for name in names)
+    if batch is None:
+        if micro is None:
+            raise ValueError(f"{names[0]} is missing: give it, or {names[1]} and {names[2]}")
+        steps = steps or 1
+        batch = micro * steps * replicas
+    elif steps is None:
+        steps = 1 if micro is None else batch // (micro * replicas)
+    if micro is not None and batch != micro * steps * replicas:
+        raise ValueError(
+            f"{names[0]} is {batch}, {names[1]} {micro} and {names[2]} {steps} for {replicas} replicas: the first must "
+            "be the product of the others"
+        )
+    return batch, steps
+
+
+def _count(document: Mapping[str, Any], name: str) -> int | None:
+    value = document.get(name)
+    if value is None or value == "auto":
+        return None
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} is {value!r}, expected a whole number of at least 1")
+    return value
 
 
 def typical(model: Model, module: str, workload: Workload, instances: int) -> Sizes:
