@@ -20,6 +20,8 @@ from ds_dip.models.spec import ELEMENT_BYTES, Layer, Model, Sizes
 #: backward), the load of its fields by instances, and the posts around a stage.
 STAGE, LOAD, POST = "stage:", "load:", "post:"
 BATCH_END = "batch_end"
+#: In the table's ``slowdown``: how much longer a batch's stages take than the makespan that its stages make.
+ITERATION = "iteration"
 #: What happens to a shape that the table does not reach.
 OUTSIDE_RULES = ("roofline", "refuse")
 
@@ -101,6 +103,10 @@ class TableCosts:
     def transfer(self, bytes: float) -> float:
         """Seconds of a transfer between two ranks."""
         return self._operator("transfer", {"bytes": round(bytes)}).columns[0]
+
+    def iteration(self, makespan: float) -> float:
+        """Seconds of a whole iteration of this makespan: its plan, reductions and the optimizer's step included."""
+        return makespan * self.table.slowdown.get(ITERATION, 1.0) + self.batch_end
 
     def mark(self, module: str, start: int, stop: int, sizes: Sizes) -> str:
         """The least trustworthy of ``MARKS`` among what a chunk's cost is made of."""

@@ -63,7 +63,8 @@ class LatencyTable:
     ``device`` names the device and ``dtype`` what it computed in; ``versions`` are the libraries', ``clock`` what
     timed it. ``ranks`` processes of ``threads`` threads ran at once. ``method`` says how it was measured, in words.
     ``slowdown`` (see docs/costs.md) holds, for ``MODULE/F`` and ``MODULE/B``, how much longer layers take inside the
-    engine than by themselves. ``complete`` is false while rows are missing.
+    engine than by themselves, and for ``iteration`` a batch than its makespan. ``complete`` is false while rows are
+    missing.
     """
 
     device: str

@@ -1,0 +1,192 @@
+"""What the engine adds to layers: stages, loads, posts and the end of a batch, measured through real training steps.
+
+The rows and the slowdown are medians and robust fits over batches of a dataset; their planner runs beside them, as in
+training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from deepspeed import comm as dist
+
+import ds_dip
+from ds_dip.costs.composed import BATCH_END, ITERATION, LOAD, POST, STAGE, TableCosts
+from ds_dip.costs.corrections import Corrections, Measurement
+from ds_dip.costs.table import LatencyTable, Row, Seconds
+from ds_dip.models.spec import Model
+from ds_dip.planner import StepPlan
+from ds_dip.profiling.predict import makespan, spread_of
+from ds_dip.profiling.ranks import tell
+from ds_dip.programs.program import (
+    Backward,
+    Forward,
+    Instruction,
+    Load,
+    Message,
+    PostReceive,
+    PostSend,
+    Stage,
+    WaitReceive,
+)
+
+#: Batches that are run before anything is kept, and batches that are measured.
+WARM_UP, BATCHES = 4, 24
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Seconds of one instruction that is no stage; ``what`` is its kind, for the stage that it serves."""
+
+    what: str
+    stage: Stage
+    instances: int
+    seconds: float
+
+
+@dataclass
+class Watch:
+    """Times the instructions of a rank's programs that are no stages."""
+
+    engine: Any
+    found: list[Around] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        executor = self.engine._executor
+        self._run = executor.execute
+        executor.execute = self._execute
+
+    def _execute(self, instruction: Instruction) -> None:
+        if isinstance(instruction, Forward | Backward):
+            self._run(instruction)
+            return
+        began = time.perf_counter()
+        self._run(instruction)
+        seconds = time.perf_counter() - began
+        plan: StepPlan = self.engine.plan
+        if isinstance(instruction, Load):
+            stage = instruction.stage
+        else:
+            message = self._message(plan, instruction.message)
+            stage = message.source if isinstance(instruction, PostSend) else message.target
+        sizes = plan.batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
+        self.found.append(Around(type(instruction).__name__, stage, len(sizes), seconds))
+
+    def _message(self, plan: StepPlan, number: int) -> Message:
+        return next(m for m in plan.programs[self.engine.stage_id].messages if m.id == number)
+
+
+def make_engine(model: Model, s: Mapping[str, Any]) -> tuple[Any, ds_dip.DatasetReference]:
+    """The engine of a configuration on this job's ranks, and its dataset."""
+    config = ds_dip.load_config(s["config"])
+    partition = ds_dip.partition_for(model, config, dist.get_world_size())
+    module = ds_dip.DIPModule(model, partition, ds_dip.layer_factories(model), ds_dip.token_cross_entropy)
+    reference = ds_dip.DatasetReference(s["dataset"], s["options"])
+    engine, *_ = ds_dip.initialize(model=module, training_data=reference, config=config)
+    return engine, reference
+
+
+def engine_rows(table: LatencyTable, model: Model, s: Mapping[str, Any]) -> LatencyTable:
+    """The table with the engine's rows and slowdown; every rank calls it, rank 0's answer is the measurement."""
+    engine, _ = make_engine(model, s)
+    watch = Watch(engine)
+    runs: list[tuple[StepPlan, Any]] = []
+    for number in range(WARM_UP + BATCHES):
+        if number == WARM_UP:
+            watch.found.clear()
+        engine.train_batch()
+        if number >= WARM_UP:
+            runs.append((engine.plan, engine.measured))
+        if dist.get_rank() == 0:
+            tell({"what": "engine", "share": (number + 1) / (WARM_UP + BATCHES)})
+    everything: list[Any] = [None] * dist.get_world_size()
+    torch.distributed.all_gather_object(everything, watch.found)
+    found = [around for rank in everything for around in rank]
+    table = with_engine(table, model, engine.module.partition, runs, found)
+    engine.close()
+    return table
+
+
+def with_engine(
+    table: LatencyTable, model: Model, partition: Any, runs: Sequence[tuple[StepPlan, Any]], around: Sequence[Around]
+) -> LatencyTable:
+    """The table with what these batches say of the engine; earlier such rows are replaced."""
+    old = (STAGE, LOAD, POST, BATCH_END)
+    table = replace(table, rows=tuple(row for row in table.rows if not row.name.startswith(old)), slowdown={})
+    costs = TableCosts(model, table)
+    chunks = {(chunk.module, chunk.index): chunk for chunk in partition.chunks}
+    stages = []
+    for plan, measured in runs:
+        for interval in (interval for rank in measured.stages for interval in rank):
+            stage = interval.stage
+            chunk = chunks[stage.module, stage.chunk]
+            sizes = plan.batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
+            known = costs.layers(stage.kind, stage.module, chunk.start, chunk.stop, sizes)
+            stages.append(Measurement(stage.module, stage.kind, known, interval.end - interval.start))
+    fits = {(fit.module, fit.kind): fit for fit in Corrections().updated(stages).fits}
+    rows, slowdown = list(table.rows), dict[str, float]()
+    for module in model.modules:
+        name = module.name
+        added = {kind: fits[name, kind].offset if (name, kind) in fits else 0.0 for kind in "FB"}
+        rows.append(Row(STAGE + name, {}, forward=Seconds(added["F"]), backward_input=Seconds(added["B"])))
+        slowdown |= {f"{name}/{kind}": fits[name, kind].factor for kind in "FB" if (name, kind) in fits}
+        rows += _loads(name, around)
+        rows.append(_posts(name, around, sum(m.module == name and m.kind == "F" for m in stages)))
+    table = replace(table, rows=tuple(rows), slowdown=slowdown)
+    costs = TableCosts(model, table)
+    spans = [
+        (makespan(plan, model, partition, costs, table.dtype), measured.executed, measured.iteration)
+        for plan, measured in runs
+    ]
+    slowdown[ITERATION] = median(executed / predicted for predicted, executed, _ in spans)
+    ends = [iteration - executed for _, executed, iteration in spans]
+    end = Row(BATCH_END, {}, forward=_seconds(ends), repeats=len(ends))
+    return replace(table, rows=(*table.rows, end), slowdown=slowdown)
+
+
+def _seconds(values: Sequence[float]) -> Seconds:
+    lower, middle, upper = np.quantile(values, [0.25, 0.5, 0.75])
+    return Seconds(float(middle), float(upper - lower))
+
+
+def _loads(module: str, around: Sequence[Around]) -> list[Row]:
+    """Loads by instances: a line through the measured ones, at its two ends."""
+    loads = [a for a in around if a.what == Load.__name__ and a.stage.module == module]
+    if not loads:
+        return []
+    limit = np.quantile([a.seconds for a in loads], 0.95)
+    kept = [(a.instances, a.seconds) for a in loads if a.seconds <= limit]
+    counts, seconds = (np.array(column, dtype=float) for column in zip(*kept, strict=True))
+    low, high = int(counts.min()), int(counts.max())
+    slope, base = np.polyfit(counts, seconds, 1) if low < high else (0.0, float(seconds.mean()))
+    spread = _seconds(list(seconds - (base + slope * counts))).spread
+    return [
+        Row(
+            LOAD + module,
+            {"instances": count},
+            forward=Seconds(max(0.0, float(base + slope * count)), spread),
+            repeats=len(kept),
+        )
+        for count in dict.fromkeys((low, high))
+    ]
+
+
+def _posts(module: str, around: Sequence[Around], stages: int) -> Row:
+    """Seconds a stage for posting its messages and for waits that have nothing to wait for."""
+    parts = {}
+    for kind in "FB":
+        total = 0.0
+        for what in (PostSend.__name__, PostReceive.__name__, WaitReceive.__name__):
+            own = [a.seconds for a in around if a.what == what and (a.stage.module, a.stage.kind) == (module, kind)]
+            if own:
+                # A wait may last as long as the peer takes: its lowest quarter is what it costs by itself.
+                each = float(np.quantile(own, 0.25)) if what == WaitReceive.__name__ else spread_of(own)
+                total += each * len(own)
+        parts[kind] = total / max(1, stages)
+    return Row(POST + module, {}, forward=Seconds(parts["F"]), backward_input=Seconds(parts["B"]), repeats=stages)

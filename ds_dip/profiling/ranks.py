@@ -1,0 +1,124 @@
+"""Starts the ranks that are measured together, follows their progress, and leaves none behind. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+#: A line of rank 0's standard output that starts with this is a message: JSON.
+MARK = "ds_dip-profile: "
+#: Seconds that ranks get to notice that another one has failed.
+_NOTICE = 20.0
+
+
+class ProfilingError(RuntimeError):
+    """Ranks that failed or took too long; the message ends with what the first to fail wrote last."""
+
+
+def run_ranks(
+    module: str,
+    ranks: int,
+    threads: int,
+    settings: Mapping[str, Any],
+    seconds: float,
+    heard: Callable[[dict[str, Any]], None],
+    port: int = 0,
+) -> None:
+    """Run ``python -m module SETTINGS`` as ``ranks`` processes; ``heard`` gets what rank 0 says by ``tell``.
+
+    Raises ProfilingError where a rank fails or ``seconds`` have passed; no process is left, whatever happens.
+    """
+    port = port or _free_port()
+    environment = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_SIZE": str(ranks),
+        "OMP_NUM_THREADS": str(threads),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder, f"rank-{rank}.log") for rank in range(ranks)]
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank, log in enumerate(logs):
+                with log.open("wb") as stream:
+                    processes.append(
+                        subprocess.Popen(
+                            [sys.executable, "-m", module, json.dumps(dict(settings))],
+                            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                            stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE if rank == 0 else stream,
+                            stderr=stream,
+                            # Ctrl-C is for this process, which ends them.
+                            start_new_session=True,
+                        )
+                    )
+            _follow(processes, seconds, heard, logs, module)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+            for leftover in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):  # noqa: S108  # DeepSpeed's
+                leftover.unlink(missing_ok=True)
+
+
+def tell(message: Mapping[str, Any]) -> None:
+    """Say something to the process that started this rank."""
+    sys.stdout.write(MARK + json.dumps(dict(message)) + "\n")
+    sys.stdout.flush()
+
+
+def settings() -> dict[str, Any]:
+    """The settings that this rank was started with."""
+    document: dict[str, Any] = json.loads(sys.argv[1])
+    return document
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _follow(
+    processes: list[subprocess.Popen[bytes]],
+    seconds: float,
+    heard: Callable[[dict[str, Any]], None],
+    logs: list[Path],
+    module: str,
+) -> None:
+    output = processes[0].stdout
+    assert output is not None
+    os.set_blocking(output.fileno(), False)
+    end, failed, rest = time.monotonic() + seconds, False, b""
+    with selectors.DefaultSelector() as selector, logs[0].open("ab") as log:
+        selector.register(output, selectors.EVENT_READ)
+        while time.monotonic() < end:
+            selector.select(0.1)
+            data = output.read() or b""
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if line.startswith(MARK.encode()):
+                    heard(json.loads(line[len(MARK) :]))
+                else:
+                    log.write(line + b"\n")
+            codes = [process.poll() for process in processes]
+            if None not in codes and not data:
+                break
+            if any(codes) and not failed:
+                end, failed = min(end, time.monotonic() + _NOTICE), True
+    codes = [process.poll() for process in processes]
+    if any(code != 0 for code in codes):
+        rank = next((rank for rank, code in enumerate(codes) if code), codes.index(None) if None in codes else 0)
+        how = f"did not end within {seconds:g} s" if codes[rank] is None else f"ended with {codes[rank]}"
+        last = logs[rank].read_text(errors="replace").strip()[-2000:]
+        raise ProfilingError(f"rank {rank} of {module} {how}; its output ends:\n{last}")

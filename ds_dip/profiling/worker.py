@@ -1,0 +1,199 @@
+"""A rank of ``ds-dip profile``: all ranks measure the same row at the same time, rank 0 decides which and writes it.
+
+The company is the training's: as many processes and threads at once as ranks on the node.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed import comm as dist
+from deepspeed.accelerator import get_accelerator
+
+from ds_dip.costs.layers import LAYER, RECOMPUTED, wanted_layers
+from ds_dip.costs.operators import LINKS
+from ds_dip.costs.table import LatencyTable, Row, Seconds, read_table, write_table
+from ds_dip.models.config import load_model
+from ds_dip.models.spec import Model
+from ds_dip.profiling.cases import CASES, Place, layer_case
+from ds_dip.profiling.engine import engine_rows
+from ds_dip.profiling.links import Links
+from ds_dip.profiling.machine import device_name, versions
+from ds_dip.profiling.measure import measure, optimizer_step
+from ds_dip.profiling.ranks import settings, tell
+from ds_dip.profiling.refine import measured
+from ds_dip.profiling.sweep import Line, layer_lines, link_lines, operator_lines, read_sweep
+from ds_dip.profiling.timing import Patience, clock_name
+
+#: Rows that an interval's test and its halves come to on average, for the time left.
+_REFINED = 1.4
+
+
+class Bench:
+    """Measures rows of one model on this rank."""
+
+    def __init__(self, model: Model, dtype: str, patience: Patience) -> None:
+        device = torch.device(get_accelerator().current_device_name())
+        self.place = Place(device, getattr(torch, dtype))
+        self.patience = patience
+        self._links = Links(device, self.place.dtype)
+        self._layers = {wanted.name: wanted for wanted in wanted_layers(model).values()}
+
+    def row(self, line: Line, layer: str, point: int) -> Row | None:
+        """One row; None where this rank takes no part."""
+        name, shape = line.name, line.shape(point)
+        if name in LINKS:
+            return self._links.measure(name, shape)
+        if name == "optimizer_step":
+            return optimizer_step(shape["elements"], self.place, self.patience)
+        if name in CASES:
+            return measure(name, shape, lambda: CASES[name](shape, self.place), self.patience)
+        wanted, recompute = self._layers[layer], name.startswith(RECOMPUTED)
+        where = shape["size"], shape["instances"], shape["spread"]
+        return measure(name, shape, lambda: layer_case(wanted, *where, self.place, recompute=recompute), self.patience)
+
+
+class Leader:
+    """Rank 0: keeps the table on disk, skips what it holds, and has everybody measure the rest."""
+
+    def __init__(self, path: Path, table: LatencyTable, total: int) -> None:
+        self.path, self.table = path, table
+        self._known = {row.key for row in table.rows}
+        self._rows = {row.key: row for row in table.rows}
+        self._total, self._done = total, 0
+
+    def known(self, line: Line, point: int) -> Row | None:
+        """The row of an earlier run."""
+        self._done += 1
+        return self._rows.get((line.name, line.tensor_parallel, tuple(sorted(line.shape(point).items()))))
+
+    def add(self, row: Row) -> None:
+        """Keep a row, on disk too: what is finished outlives this run."""
+        self._rows[row.key] = row
+        self.table = replace(self.table, rows=tuple(self._rows.values()))
+        write_table(self.path, self.table)
+
+    def tell(self, line: Line) -> None:
+        """Say how far it is."""
+        tell({"done": self._done, "total": max(self._total, self._done), "what": line.name})
+
+
+def _together(row: Row | None) -> Row | None:
+    """One row of all ranks that took part: medians of their medians, the largest spread."""
+    rows: list[Any] = [None] * dist.get_world_size()
+    torch.distributed.all_gather_object(rows, row)
+    found = [r for r in rows if r is not None]
+    if not found:
+        return None
+
+    def joined(name: str) -> Seconds:
+        parts = [getattr(r, name) for r in found]
+        return Seconds(median(p.median for p in parts), max(p.spread for p in parts))
+
+    return replace(
+        found[0],
+        forward=joined("forward"),
+        backward_input=joined("backward_input"),
+        backward_weight=joined("backward_weight"),
+        note=next((r.note for r in found if r.note), ""),
+    )
+
+
+def lines_of(model: Model, sweep_path: str, ranks: int) -> list[tuple[Line, str]]:
+    """Every line and, for a whole layer, which."""
+    sweep = read_sweep(sweep_path, model)
+    found: list[tuple[Line, str]] = [(line, "") for line in operator_lines(model, sweep)]
+    found += layer_lines(model, sweep)
+    found += [(line, "") for line in link_lines(sweep, ranks)]
+    return found
+
+
+def lead(bench: Bench, leader: Leader, lines: list[tuple[Line, str]]) -> None:
+    """Measure every line; whole layers and links are not refined, they only correct and extend."""
+    for line, layer in lines:
+
+        def one(line: Line, point: int, layer: str = layer) -> Row:
+            row = leader.known(line, point)
+            if row is None:
+                _broadcast((line, layer, point))
+                row = _together(bench.row(line, layer, point))
+                assert row is not None
+                row = replace(row, tensor_parallel=line.tensor_parallel)
+                leader.add(row)
+            leader.tell(line)
+            return row
+
+        plain = line.name.startswith((LAYER, RECOMPUTED)) or line.name in LINKS
+        rows: Iterator[Row] = (one(line, point) for point in line.points) if plain else measured(line, one)
+        for _ in rows:
+            pass
+    _broadcast(None)
+
+
+def follow(bench: Bench) -> None:
+    """Every other rank: measure what rank 0 says, at the same time."""
+    while (task := _broadcast(None)) is not None:
+        line, layer, point = task
+        _together(bench.row(line, layer, point))
+
+
+def _broadcast(task: Any) -> Any:
+    parcel = [task]
+    torch.distributed.broadcast_object_list(parcel, 0)
+    return parcel[0]
+
+
+def header(s: dict[str, Any]) -> LatencyTable:
+    """An empty table of this machine."""
+    return LatencyTable(
+        device=device_name(),
+        dtype=s["dtype"],
+        date=time.strftime("%Y-%m-%d"),
+        clock=clock_name(),
+        method=(
+            f"{dist.get_world_size()} processes of {torch.get_num_threads()} threads measure the same row at once; "
+            "warm-up, then repeated until the median's standard error is 2 %, else the row says why not"
+        ),
+        versions=versions(),
+        ranks=dist.get_world_size(),
+        threads=torch.get_num_threads(),
+        complete=False,
+    )
+
+
+def main() -> None:
+    """Run as one rank."""
+    s = settings()
+    deepspeed.init_distributed(dist_backend=get_accelerator().communication_backend_name())
+    torch.set_num_threads(s["threads"])
+    get_accelerator().set_device(int(s.get("local", dist.get_rank())) % max(1, get_accelerator().device_count()))
+    model, path = load_model(s["model"]), Path(s["out"])
+    bench = Bench(model, s["dtype"], Patience(s["least"], s["most"]))
+    if dist.get_rank() == 0:
+        table = read_table(path) if path.exists() else header(s)
+        lines = lines_of(model, s["sweep"], dist.get_world_size())
+        points = sum(len(line.points) * (1 if layer else _REFINED) for line, layer in lines)
+        leader = Leader(path, replace(table, complete=False), round(points))
+        lead(bench, leader, lines)
+        table = leader.table
+    else:
+        follow(bench)
+        table = header(s)
+    if s["config"]:
+        if dist.get_rank() == 0:
+            tell({"what": "engine"})
+        table = engine_rows(_broadcast(table), model, s)
+    if dist.get_rank() == 0:
+        write_table(path, replace(table, complete=True))
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    main()
