@@ -16,9 +16,10 @@ from ds_dip.planner import PlannerSettings
 #: Property tests that make plans: each example takes tens of milliseconds.
 FEW = hypothesis.settings(deadline=None, max_examples=30)
 LAYER = Layer("mine", (TensorSpec(("tokens", 4)),), options={"flops_per_token": 10**6})
+FIRST = Layer("mine", LAYER.output, options=LAYER.options, fields=("tokens",))
 MODEL = Model(
     "small",
-    (Module("vision", (LAYER,) * 4), Module("language", (LAYER,) * 8)),
+    (Module("vision", (LAYER,) * 4), Module("language", (FIRST, *(LAYER,) * 7))),
     (("vision", "language"),),
 )
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ds_dip.planner import PlanError, Planner, StepPlan
 from ds_dip.planner.record import check_plan, decode_plan, encode_plan, seal
 from ds_dip.planning.batch import Batch
+from ds_dip.programs.program import Backward, Forward, Load
 from tests.planner_cases import FEW, MODEL, settings
 
 PLANNER = Planner(settings())
@@ -73,7 +74,15 @@ def test_a_record_of_another_version_is_refused() -> None:
 
 def without_a_stage(plan: StepPlan) -> StepPlan:
     first = plan.programs[0]
-    return replace(plan, programs=(replace(first, instructions=first.instructions[1:]), *plan.programs[1:]))
+    odd = next(i for i in first.instructions if isinstance(i, Forward | Backward))
+    kept = [i for i in first.instructions if i != odd]
+    return replace(plan, programs=(replace(first, instructions=tuple(kept)), *plan.programs[1:]))
+
+
+def without_a_load(plan: StepPlan) -> StepPlan:
+    first = plan.programs[0]
+    kept = [i for i in first.instructions if not isinstance(i, Load)]
+    return replace(plan, programs=(replace(first, instructions=tuple(kept)), *plan.programs[1:]))
 
 
 def with_another_cut(plan: StepPlan) -> StepPlan:
@@ -88,5 +97,7 @@ def test_a_plan_that_does_not_fit_the_partition_is_refused() -> None:
         check_plan(replace(PLAN, programs=PLAN.programs[:1]), MODEL, partition)
     with pytest.raises(PlanError, match="rank 0 does not run every stage"):
         check_plan(without_a_stage(PLAN), MODEL, partition)
+    with pytest.raises(PlanError, match="rank 0 does not load"):
+        check_plan(without_a_load(PLAN), MODEL, partition)
     with pytest.raises(PlanError, match="microbatch 0 does not hold"):
         check_plan(with_another_cut(PLAN), MODEL, partition)

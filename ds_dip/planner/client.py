@@ -19,10 +19,9 @@ from typing import IO, Any
 
 import ds_dip
 from ds_dip.costs.corrections import Corrections
-from ds_dip.planner.codec import pack
 from ds_dip.planner.plan import PlannerSettings
 from ds_dip.planner.record import PlanError, StepPlan, check_plan, decode_plan
-from ds_dip.planner.wire import GarbageError, Wire, WireError
+from ds_dip.planner.wire import FITS, SETTINGS, GarbageError, Wire, WireError
 
 #: Why a step has no plan: it came too late, its process is gone, is starting again, sent nonsense, or said why.
 CAUSES = ("late", "dead", "starting", "refused", "failed")
@@ -90,7 +89,7 @@ class PlannerClient:
     ) -> None:
         self.settings = settings
         # Here, so that settings that cannot be sent are refused at start.
-        self._packed = pack(settings)
+        self._packed = SETTINGS.encode(settings)
         self._limit, self._nice = restart_limit, nice
         self._log, self._command, self._silent = log, tuple(command), silent_s
         self._changed = threading.Condition()
@@ -157,7 +156,7 @@ class PlannerClient:
         """Have steps that are not planned yet planned with these corrections."""
         with self._changed:
             self._corrections = corrections
-            self._send(["corrections", pack(corrections.fits)])
+            self._send(["corrections", FITS.encode(corrections.fits)])
 
     def statistics(self) -> ClientStatistics:
         """Counts so far."""
@@ -265,9 +264,9 @@ class PlannerClient:
             self._process, self._wire = process, wire
             if self._closing.is_set():
                 process.kill()
-            self._send(["settings", pack(self.settings), self._next, list(filter(None, sys.path)), self._nice])
+            self._send(["settings", self._packed, self._next, list(filter(None, sys.path)), self._nice])
             if self._corrections.fits:
-                self._send(["corrections", pack(self._corrections.fits)])
+                self._send(["corrections", FITS.encode(self._corrections.fits)])
             self._heard = time.monotonic()
             if self._down is not None and not self._closing.is_set():
                 self._down = ("starting", f"the planner is starting again: {self._down[1]}")

@@ -37,6 +37,8 @@ SCHEDULES: Mapping[str, tuple[tuple[str, _Scheduler], ...]] = {
     "1f1b": (("1f1b", one_f_one_b),),
     "interleaved": (("interleaved", interleaved_1f1b),),
 }
+#: Samples of so many different sizes are remembered with their costs.
+_SAMPLE_COSTS = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class Planner:
         self.dataset = settings.dataset.open() if dataset is None else dataset
         self.sampler = Sampler(len(self.dataset), settings.batch_size, settings.seed)
         self.costs = Roofline(settings.model, settings.rates)
+        self._sample_costs: dict[tuple[object, ...], float] = {}
 
     def plan(self, step: int) -> StepPlan:
         """The plan of a step by the settings' schedule.
@@ -204,7 +207,13 @@ class Planner:
         )
 
     def _sample_cost(self, sample: SampleMetadata) -> float:
-        return sample_seconds(self.settings.model, self.costs, sizes_of([sample], self.settings.model))
+        key = (*sample.modules.items(), None, *sample.merged.items())
+        if key not in self._sample_costs:
+            if len(self._sample_costs) >= _SAMPLE_COSTS:
+                self._sample_costs.clear()
+            sizes = sizes_of([sample], self.settings.model)
+            self._sample_costs[key] = sample_seconds(self.settings.model, self.costs, sizes)
+        return self._sample_costs[key]
 
 
 def fastest(problem: Problem, schedule: str) -> tuple[str, Schedule, Timeline]:

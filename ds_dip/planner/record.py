@@ -12,12 +12,12 @@ from typing import Any
 import msgpack
 
 from ds_dip.models.partition import Partition
-from ds_dip.models.spec import Model
-from ds_dip.planner.codec import CodecError, pack, unpack
+from ds_dip.models.spec import Model, fields_of
+from ds_dip.planner.codec import Codec, CodecError
 from ds_dip.planning.batch import Batch
 from ds_dip.planning.cut import sizes_of, uniform
-from ds_dip.programs import decode, encode
-from ds_dip.programs.program import Backward, Forward, Program, Stage
+from ds_dip.programs import ProgramTable, decode, encode
+from ds_dip.programs.program import Backward, Forward, Load, Program, Stage
 
 FORMAT, VERSION = "ds-dip/step-plan", 1
 KINDS = ("planned", "fallback")
@@ -62,7 +62,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """A StepPlan without its programs, in the order it is written."""
+    """A StepPlan as it is written."""
 
     step: int
     kind: str
@@ -74,6 +74,10 @@ class _Content:
     iteration: float
     lower_bound: float
     peak_memory: tuple[float, ...]
+    programs: ProgramTable
+
+
+_CODEC: Codec[_Content] = Codec(_Content, "plan")
 
 
 def seal(plan: StepPlan) -> StepPlan:
@@ -101,9 +105,8 @@ def decode_plan(record: bytes) -> StepPlan:
     if not isinstance(content, bytes) or hashlib.sha256(content).hexdigest() != digest:
         raise PlanError("the plan's content does not have the hash it came with: it was damaged on its way")
     try:
-        head, body = msgpack.unpackb(content)
-        plain = unpack(_Content, head, "plan")
-        programs = decode(body)
+        plain = _CODEC.decode(content)
+        programs = decode(plain.programs)
     except ValueError as error:
         raise PlanError(f"the plan cannot be read: {error}") from error
     return _plan(plain, programs, str(digest))
@@ -125,6 +128,11 @@ def check_plan(plan: StepPlan, model: Model, partition: Partition) -> None:
         if microbatch.sizes != sizes or microbatch.subs != subs:
             raise PlanError(f"microbatch {number} does not hold its samples' instances as the partition cuts them")
     forward_only = not any(stage.kind == "B" for program in plan.programs for stage in stages_of(program))
+    reading = {
+        (chunk.module, chunk.index)
+        for chunk in partition.chunks
+        if fields_of(model.module(chunk.module).layers[chunk.start : chunk.stop])
+    }
     for program in plan.programs:
         wanted = Counter(
             Stage(kind, chunk.module, chunk.index, number, sub)
@@ -134,6 +142,9 @@ def check_plan(plan: StepPlan, model: Model, partition: Partition) -> None:
             for kind in ("F", "B")
             if kind == "F" or (model.backward(chunk.module) and not forward_only)
         )
+        loads = Counter(i.stage for i in program.instructions if isinstance(i, Load))
+        if loads != Counter({s: n for s, n in wanted.items() if s.kind == "F" and (s.module, s.chunk) in reading}):
+            raise PlanError(f"rank {program.rank} does not load the fields of its chunks exactly once")
         if wanted != Counter(stages_of(program)):
             odd = next(iter((wanted - Counter(stages_of(program))) + (Counter(stages_of(program)) - wanted)))
             raise PlanError(f"rank {program.rank} does not run every stage of its chunks exactly once: see {odd}")
@@ -148,9 +159,9 @@ def _content(plan: StepPlan) -> bytes:
     times = tuple(tuple((time.start, time.end) for time in rank) for rank in plan.stages)
     plain = _Content(
         plan.step, plan.kind, plan.reason, plan.schedule, plan.batch, times,
-        plan.makespan, plan.iteration, plan.lower_bound, plan.peak_memory,
+        plan.makespan, plan.iteration, plan.lower_bound, plan.peak_memory, encode(plan.programs),
     )  # fmt: skip
-    return bytes(msgpack.packb([pack(plain), encode(plan.programs)]))
+    return _CODEC.encode(plain)
 
 
 def _plan(plain: _Content, programs: Sequence[Program], digest: str) -> StepPlan:

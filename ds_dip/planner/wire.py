@@ -10,11 +10,17 @@ from typing import Any
 
 import msgpack
 
+from ds_dip.costs.corrections import Fit
+from ds_dip.planner.codec import Codec
+from ds_dip.planner.plan import PlannerSettings
+
 #: Bytes of the longest message that is believed; a larger length is garbage.
 LARGEST = 256 * 2**20
 #: Bytes that may wait to be sent to a peer that does not read.
 BACKLOG = 4 * 2**20
 _LENGTH = struct.Struct(">I")
+SETTINGS: Codec[PlannerSettings] = Codec(PlannerSettings, "settings")
+FITS: Codec[tuple[Fit, ...]] = Codec(tuple[Fit, ...], "corrections")
 
 
 class WireError(Exception):
@@ -28,8 +34,8 @@ class GarbageError(WireError):
 class Wire:
     """One end of the socket pair. One thread may send while another receives.
 
-    Leader -> planner: ``["settings", packed settings, first step, sys.path, niceness]`` once, then
-    ``["wanted", step]`` and ``["corrections", packed fits]``.
+    Leader -> planner: ``["settings", encoded settings, first step, sys.path, niceness]`` once, then
+    ``["wanted", step]`` and ``["corrections", encoded fits]``.
     Planner -> leader: ``["ready"]`` once, then ``["plan", step, seconds, record]`` or
     ``["failed", step, sentence]``.
     """

@@ -1,9 +1,9 @@
-"""Programs as plain lists for msgpack, and back with every value checked."""
+"""Programs as one table of numbers and names, and back with every value checked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from ds_dip.models.spec import ELEMENT_BYTES
 from ds_dip.programs.compile import ProgramError
@@ -28,97 +28,84 @@ _OF_MESSAGE: tuple[type[PostSend | PostReceive | WaitReceive | WaitSend], ...] =
     WaitReceive,
     WaitSend,
 )
+_CODES = {kind: code for code, kind in enumerate((*_OF_STAGE, *_OF_MESSAGE))}
 _DTYPES = {"compute", *ELEMENT_BYTES}
 
 
-def encode(programs: Sequence[Program]) -> list[Any]:
-    """Nested lists of numbers and strings: stages once, messages once, then instructions per rank."""
+@dataclass(frozen=True, slots=True)
+class ProgramTable:
+    """All ranks' programs as they are written.
+
+    ``stages`` are (kind, module, chunk, microbatch, sub), ``messages`` (id, source, target, sender, receiver, order,
+    tensors) with positions in ``stages``. ``instructions`` are a rank's in order, each one number: a stage's position,
+    or a message's id, times the number of kinds, plus the kind.
+    """
+
+    stages: tuple[tuple[str, str, int, int, int], ...]
+    messages: tuple[tuple[int, int, int, int, int, int, tuple[tuple[tuple[int, ...], str], ...]], ...]
+    instructions: tuple[tuple[int, ...], ...]
+
+
+def encode(programs: Sequence[Program]) -> ProgramTable:
+    """The table of programs: stages once, messages once, then instructions per rank."""
     stages: dict[Stage, int] = {}
 
     def number(stage: Stage) -> int:
         return stages.setdefault(stage, len(stages))
 
+    def one(instruction: Instruction) -> int:
+        mine = isinstance(instruction, _OF_STAGE)
+        return _CODES[type(instruction)] + len(_CODES) * (number(instruction.stage) if mine else instruction.message)  # type: ignore[union-attr]  # told apart by the table
+
     messages = {message.id: message for program in programs for message in program.messages}
-    table = [
-        [m.id, number(m.source), number(m.target), m.sender, m.receiver, m.order, [[list(s), d] for s, d in m.tensors]]
+    table = tuple(
+        (m.id, number(m.source), number(m.target), m.sender, m.receiver, m.order, m.tensors)
         for _, m in sorted(messages.items())
-    ]
-    bodies = [[_encode(instruction, number) for instruction in program.instructions] for program in programs]
-    return [[[s.kind, s.module, s.chunk, s.microbatch, s.sub] for s in stages], table, bodies]
+    )
+    instructions = tuple(tuple(map(one, program.instructions)) for program in programs)
+    return ProgramTable(tuple((s.kind, s.module, s.chunk, s.microbatch, s.sub) for s in stages), table, instructions)
 
 
-def _encode(instruction: Instruction, number: Any) -> list[int]:
-    if isinstance(instruction, Load | Forward | Backward):
-        return [_OF_STAGE.index(type(instruction)), number(instruction.stage)]
-    return [len(_OF_STAGE) + _OF_MESSAGE.index(type(instruction)), instruction.message]
-
-
-def decode(document: Any) -> tuple[Program, ...]:
-    """Programs from ``encode``'s lists.
+def decode(table: ProgramTable) -> tuple[Program, ...]:
+    """Programs from ``encode``'s table, whose values have the types it says.
 
     Raises ProgramError where a value is not what ``encode`` writes; ``replay`` still has to pass.
     """
-    rows, table, bodies = _list(document, "programs", 3)
-    stages = [_stage(row) for row in _list(rows, "stages")]
-    messages = [_message(row, stages) for row in _list(table, "messages")]
+    ranks = len(table.instructions)
+    for kind, _, *numbers in table.stages:
+        if kind not in ("F", "B"):
+            raise ProgramError(f"stage kind: found {kind[:80]!r}, expected 'F' or 'B'")
+        if min(numbers) < 0:
+            raise ProgramError(f"stage: found {numbers} as chunk, microbatch and sub, expected whole numbers from 0")
+    stages = [Stage(*row) for row in table.stages]
+    messages = [_message(row, stages, ranks) for row in table.messages]
     programs = []
-    for rank, body in enumerate(_list(bodies, "instructions")):
-        instructions = tuple(_instruction(row, stages) for row in _list(body, f"instructions of rank {rank}"))
+    for rank, numbers in enumerate(table.instructions):
         mine = tuple(message for message in messages if rank in (message.sender, message.receiver))
-        programs.append(Program(rank, instructions, mine))
-    if any(not 0 <= end < len(programs) for m in messages for end in (m.sender, m.receiver)):
-        raise ProgramError(f"a message names a rank outside 0 to {len(programs) - 1}")
+        programs.append(Program(rank, tuple([_instruction(number, stages) for number in numbers]), mine))
     return tuple(programs)
 
 
-def _list(value: Any, name: str, length: int | None = None) -> list[Any]:
-    if not isinstance(value, list) or (length is not None and len(value) != length):
-        wanted = "a list" if length is None else f"a list of {length}"
-        raise ProgramError(f"{name}: found {str(value)[:80]!r}, expected {wanted}")
-    return value
-
-
-def _whole(value: Any, name: str, below: int | None = None) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or (below is not None and value >= below):
-        limit = "" if below is None else f" below {below}"
-        raise ProgramError(f"{name}: found {str(value)[:80]!r}, expected a whole number from 0{limit}")
-    return value
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise ProgramError(f"{name}: found {str(value)[:80]!r}, expected a string")
-    return value
-
-
-def _stage(row: Any) -> Stage:
-    kind, module, *numbers = _list(row, "stage", 5)
-    if kind not in ("F", "B"):
-        raise ProgramError(f"stage kind: found {str(kind)[:80]!r}, expected 'F' or 'B'")
-    chunk, microbatch, sub = (_whole(n, name) for n, name in zip(numbers, ("chunk", "microbatch", "sub"), strict=True))
-    return Stage(kind, _text(module, "stage module"), chunk, microbatch, sub)
-
-
-def _message(row: Any, stages: list[Stage]) -> Message:
-    *numbers, tensors = _list(row, "message", 7)
-    names = ("message id", "message source", "message target", "message sender", "message receiver", "message order")
-    bounds = (None, len(stages), len(stages), None, None, None)
-    number, source, target, sender, receiver, order = (
-        _whole(n, name, below) for n, name, below in zip(numbers, names, bounds, strict=True)
-    )
-    specs = []
-    for pair in _list(tensors, "message tensors"):
-        shape, dtype = _list(pair, "message tensor", 2)
+def _message(
+    row: tuple[int, int, int, int, int, int, tuple[tuple[tuple[int, ...], str], ...]], stages: list[Stage], ranks: int
+) -> Message:
+    number, source, target, sender, receiver, order, tensors = row
+    if min(number, order) < 0 or not (0 <= source < len(stages) and 0 <= target < len(stages)):
+        raise ProgramError(f"message {row[:6]}: expected numbers from 0, and source and target below {len(stages)}")
+    if not (0 <= sender < ranks and 0 <= receiver < ranks):
+        raise ProgramError(f"message {number}: a message names a rank outside 0 to {ranks - 1}")
+    for shape, dtype in tensors:
         if dtype not in _DTYPES:
-            known = ", ".join(sorted(_DTYPES))
-            raise ProgramError(f"message {number}: dtype {str(dtype)[:80]!r}, expected one of {known}")
-        specs.append((tuple(_whole(n, "tensor dimension") for n in _list(shape, "tensor shape")), dtype))
-    return Message(number, stages[source], stages[target], sender, receiver, order, tuple(specs))
+            raise ProgramError(f"message {number}: dtype {dtype[:80]!r}, expected one of {', '.join(sorted(_DTYPES))}")
+        if min(shape, default=0) < 0:
+            raise ProgramError(f"message {number}: tensor shape {shape}, expected whole numbers from 0")
+    return Message(number, stages[source], stages[target], sender, receiver, order, tensors)
 
 
-def _instruction(row: Any, stages: list[Stage]) -> Instruction:
-    code, argument = _list(row, "instruction", 2)
-    code = _whole(code, "instruction code", len(_OF_STAGE) + len(_OF_MESSAGE))
+def _instruction(number: int, stages: list[Stage]) -> Instruction:
+    argument, code = divmod(number, len(_CODES))
+    if number < 0 or (code < len(_OF_STAGE) and argument >= len(stages)):
+        raise ProgramError(f"instruction: found {number}, expected a whole number whose stage is below {len(stages)}")
     if code < len(_OF_STAGE):
-        return _OF_STAGE[code](stages[_whole(argument, "instruction stage", len(stages))])
-    return _OF_MESSAGE[code - len(_OF_STAGE)](_whole(argument, "instruction message"))
+        return _OF_STAGE[code](stages[argument])
+    return _OF_MESSAGE[code - len(_OF_STAGE)](argument)

@@ -67,6 +67,7 @@ class _Rank:
         for message in program.messages:
             if message.receiver == program.rank:
                 self.inputs[message.target].append(message.id)
+        self.loads = {i for i in program.instructions if isinstance(i, Load)}
         self.done: set[Stage | Instruction] = set()
 
     def check(self) -> None:
@@ -84,7 +85,7 @@ class _Rank:
         if instruction in self.done:
             return "it is there twice"
         if isinstance(instruction, Load):
-            return None
+            return None if instruction.stage.kind == "F" else "a backward needs no fields"
         if isinstance(instruction, Forward | Backward):
             return self._stage(instruction)
         if instruction.message not in self.messages:
@@ -105,6 +106,8 @@ class _Rank:
         stage = instruction.stage
         if (stage.kind == "F") != isinstance(instruction, Forward):
             return "the stage is of the other kind"
+        if Load(stage) not in self.done and Load(stage) in self.loads:
+            return "it runs before its fields are loaded"
         missing = [message for message in self.inputs[stage] if WaitReceive(message) not in self.done]
         if missing:
             return f"it runs before message {missing[0]} has arrived"

@@ -206,8 +206,9 @@ class DIPEngine(Checkpoints, ReducingEngine):
     def _loss_stage_global_rank(self) -> int:
         return self.grid.stage_to_global(self._loss_stage)  # type: ignore[no-any-return]  # untyped
 
-    def _exec_execute(self, instruction: Instruction) -> None:
-        self._executor.execute(instruction)
+    def _exec_execute(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            self._executor.execute(instruction)
 
     def close(self) -> None:
         """Stop the planner and drop messages under way; ``ds_dip.shutdown`` calls it."""

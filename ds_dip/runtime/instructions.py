@@ -11,7 +11,7 @@ from ds_dip.programs.program import Instruction
 
 
 class Execute(schedule.PipeInstruction):
-    """One instruction of a Program."""
+    """A Program's instructions, in one: DeepSpeed's dispatch takes longer than most of them."""
 
 
 class ProgramSchedule(schedule.PipeSchedule):
@@ -24,10 +24,8 @@ class ProgramSchedule(schedule.PipeSchedule):
         self._instructions, self._end = instructions, end
 
     def steps(self) -> Iterator[list[schedule.PipeInstruction]]:
-        """One list an instruction, then the end of the batch."""
-        for instruction in self._instructions:
-            yield [Execute(instruction=instruction)]
-        yield list(self._end)
+        """The Program, then the end of the batch."""
+        yield [Execute(instructions=self._instructions), *self._end]
 
     def num_pipe_buffers(self) -> int:
         """None: tensors are kept by stage."""

@@ -26,6 +26,7 @@ def shutdown(engine: DIPEngine, *, failed: bool = False) -> None:
         dist.barrier()
     engine.destroy()
     engine.release()
+    gc.unfreeze()
     gc.collect()
     if dist.is_initialized() and not failed:
         dist.destroy_process_group()

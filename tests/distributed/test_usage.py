@@ -65,3 +65,9 @@ def test_a_nan_is_skipped_and_leaves_nothing_behind(rows: Any, where: str) -> No
 def test_a_rank_without_trainable_parameters_runs(rows: Any) -> None:
     for row in of(rows, "frozen rank"):
         assert max(row["errors"]) <= 1e-5
+
+
+def test_what_is_kept_from_garbage_collection_is_given_back_at_the_end(rows: Any) -> None:
+    for row in of(rows, "frozen rank"):
+        assert row["kept"] > 0
+        assert row["left"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -141,8 +142,9 @@ def frozen_rank() -> None:
         layers = reference_layers(case, mode)
         expected = float(case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, layers))
         errors.append(abs(loss - expected) / expected)
-    report(case="frozen rank", errors=errors)
+    kept = gc.get_freeze_count()
     shutdown(engine)
+    report(case="frozen rank", errors=errors, kept=kept, left=gc.get_freeze_count())
 
 
 def main() -> None:
