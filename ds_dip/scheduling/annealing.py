@@ -50,13 +50,14 @@ class Space(NamedTuple):
 
 @njit(cache=True, nogil=True, boundscheck=False)
 def draw(state: Words, bound: int) -> Any:
-    """A pseudo-random integer below ``bound`` (xorshift64*)."""
+    """A pseudo-random integer below ``bound``, at most 2**32 (xorshift64*)."""
     word = state[0]
     word ^= word >> np.uint64(12)
     word ^= word << np.uint64(25)
     word ^= word >> np.uint64(27)
     state[0] = word
-    return np.int64(((word * np.uint64(2685821657736338717)) >> np.uint64(33)) % np.uint64(bound))
+    high = (word * np.uint64(2685821657736338717)) >> np.uint64(32)
+    return np.int64((high * np.uint64(bound)) >> np.uint64(32))
 
 
 @njit(cache=True, nogil=True, boundscheck=False)

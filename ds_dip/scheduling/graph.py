@@ -39,7 +39,8 @@ class Graph(NamedTuple):
     ``slot`` is rank * 3 + kind; ``chained`` the task that must follow on its rank, or n;
     ``waiting`` counts predecessors with chains; ``most`` (ranks,) is the largest need on a rank.
     ``limited`` tells whether any rank has a capacity. ``slot_word`` (3 ranks + 1,) is where each
-    slot's bits begin in a bitset of 64-bit words, one bit a task.
+    slot's bits begin in a bitset of 64-bit words, one bit a task; ``claims`` (3 ranks,) whether any task of
+    it claims limited memory. ``members`` (groups,) and ``local`` (groups, ranks) count a group's tasks.
     """
 
     rank: Units
@@ -61,6 +62,9 @@ class Graph(NamedTuple):
     most: Floats
     limited: bool
     slot_word: Units
+    claims: Units
+    members: Units
+    local: Units
 
 
 def graph_of(arrays: Arrays, chain: tuple[tuple[int, int], ...] = ()) -> Graph:
@@ -84,6 +88,9 @@ def _graph(arrays: Arrays, chain: tuple[tuple[int, int], ...]) -> Graph:
     slot = arrays.rank * 3 + arrays.kind
     words = np.zeros(3 * arrays.ranks + 1, dtype=np.uint32)
     np.cumsum((np.bincount(slot, minlength=3 * arrays.ranks) + 63) // 64, out=words[1:])
+    local = np.bincount(arrays.group * arrays.ranks + arrays.rank, minlength=arrays.groups() * arrays.ranks)
+    local = local.reshape(-1, arrays.ranks).astype(np.uint32)
+    claims = (np.bincount(slot, rule.claim, minlength=3 * arrays.ranks) > 0) & np.isfinite(rule.limit).repeat(3)
     return Graph(
         rank=arrays.rank.astype(np.uint32),
         slot=slot.astype(np.uint32),
@@ -104,4 +111,7 @@ def _graph(arrays: Arrays, chain: tuple[tuple[int, int], ...]) -> Graph:
         most=rule.need.max(axis=0) if arrays.n else np.zeros(arrays.ranks),
         limited=bool(np.isfinite(rule.limit).any()),
         slot_word=words,
+        claims=claims.astype(np.uint32),
+        members=local.sum(axis=1, dtype=np.uint32),
+        local=local,
     )

@@ -16,33 +16,8 @@ from ds_dip.scheduling.arrays import Floats
 from ds_dip.scheduling.graph import Graph, Ints32, Units
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
-FRESH = 2**32 - 1
-"""The turn of a group that has not started."""
 Words = NDArray[np.uint64]
 trailing_zeros: Any = _trailing_zeros  # numba's stub wants the typing context that compilation passes
-
-
-@njit(cache=True, nogil=True, boundscheck=False)
-def admissible(
-    g: Graph, task: int, own: int, use: Floats, held: Floats, need: Floats, active: Units, count: int
-) -> bool:
-    """The banker's rule for one task: ``active[:count]`` are groups in order of first start."""
-    limit = g.limit[own]
-    used = use[own]
-    if used + g.acquire[task] > limit:
-        return False
-    claim = g.claim[task]
-    if claim <= 0.0 or used + claim + g.most[own] <= limit:
-        return True
-    group = g.group[task]
-    for place in range(count):
-        earlier = active[place]
-        if earlier == group:
-            break
-        if used + need[earlier, own] + claim > limit:
-            return False
-        used -= held[earlier, own]
-    return True
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
@@ -78,8 +53,9 @@ def interleave(
     best, ints = ints[:ranks], ints[ranks:]
     last, ints = ints[:ranks], ints[ranks:]
     dirty, ints = ints[:ranks], ints[ranks:]
+    stale, ints = ints[:ranks], ints[ranks:]
     active, ints = ints[:groups], ints[groups:]
-    joined, ints = ints[:groups], ints[groups:]
+    turn, ints = ints[:groups], ints[groups:]
     left, ints = ints[:groups], ints[groups:]
     here = ints[: groups * ranks].reshape(groups, ranks)
     ready, floats = floats[:n], floats[n:]
@@ -87,7 +63,8 @@ def interleave(
     when, floats = floats[:ranks], floats[ranks:]
     use, floats = floats[:ranks], floats[ranks:]
     held, floats = floats[: groups * ranks].reshape(groups, ranks), floats[groups * ranks :]
-    need = floats[: groups * ranks].reshape(groups, ranks)
+    need, floats = floats[: groups * ranks].reshape(groups, ranks), floats[groups * ranks :]
+    room = floats[: groups + 1]
     for slot in range(slots):
         cursor[slot] = 64 * g.slot_word[slot]
         low[slot] = g.slot_word[slot + 1]
@@ -98,18 +75,20 @@ def interleave(
         free[own] = use[own] = 0.0
         last[own] = BACKWARD
         dirty[own] = 1
+        stale[own] = own
+    changed = ranks
+    for task in range(n):
+        waiting[task] = g.waiting[task]
+        ready[task] = 0.0
     if g.limited:
         for group in range(groups):
-            joined[group] = FRESH
-            left[group] = 0
+            turn[group] = groups
+            left[group] = g.members[group]
             for own in range(ranks):
                 held[group, own] = 0.0
-                here[group, own] = 0
+                here[group, own] = g.local[group, own]
                 need[group, own] = g.need[group, own]
-        for task in range(n):
-            left[g.group[task]] += 1
-            here[g.group[task], g.rank[task]] += 1
-    count = turns = 0
+    count = 0
     for index in range(n):
         task = by_priority[index]
         slot = g.slot[task]
@@ -117,80 +96,87 @@ def interleave(
         cursor[slot] = spot + 1
         place[task] = spot
         at[spot] = task
-        waiting[task] = g.waiting[task]
-        ready[task] = 0.0
         if waiting[task] == 0:
             mark(bits, low, slot, spot)
     makespan = 0.0
     for step in range(n):
+        while changed:
+            changed -= 1
+            own = np.int64(stale[changed])
+            dirty[own] = 0
+            spare = ample = np.inf
+            known = not g.limited
+            if g.limited:
+                spare = g.limit[own] - use[own]
+                ample = max(0.0, spare - g.most[own])
+            best[own] = none
+            when[own] = np.inf
+            for kind in range(3):
+                slot = 3 * own + kind
+                if g.slot_word[slot] == g.slot_word[slot + 1]:
+                    continue
+                # What is ready by now moves from the list to the bits.
+                previous, task = none, pending[slot]
+                while task != none:
+                    following = link[task]
+                    if ready[task] <= free[own]:
+                        if previous != none:
+                            link[previous] = following
+                        else:
+                            pending[slot] = following
+                        mark(bits, low, slot, place[task])
+                    else:
+                        previous = task
+                    task = following
+                if not known and g.claims[slot] and (low[slot] < g.slot_word[slot + 1] or pending[slot] != none):
+                    # room[k] is the largest claim that the k-th active group may make, the last what all others may.
+                    known = True
+                    most = spare
+                    used = use[own]
+                    for order in range(count):
+                        room[order] = most
+                        most = min(most, g.limit[own] - used - need[active[order], own])
+                        used -= held[active[order], own]
+                    room[groups] = most
+                found = none
+                opening = True
+                for word in range(np.int64(low[slot]), np.int64(g.slot_word[slot + 1])):
+                    rest = bits[word]
+                    if rest == 0 and opening:
+                        low[slot] = word + 1
+                    while rest != 0:
+                        opening = False
+                        task = at[np.uint32((word << 6) + np.int64(trailing_zeros(rest)))]
+                        claim = g.claim[task]
+                        if (claim <= ample or claim <= room[turn[g.group[task]]]) and g.acquire[task] <= spare:
+                            found = task
+                            break
+                        rest &= rest - np.uint64(1)
+                    if found != none:
+                        break
+                at_once = free[own]
+                if found == none:
+                    task = pending[slot]
+                    while task != none:
+                        sooner = found == none or ready[task] < at_once
+                        if sooner or (ready[task] == at_once and place[task] < place[found]):
+                            claim = g.claim[task]
+                            if (claim <= ample or claim <= room[turn[g.group[task]]]) and g.acquire[task] <= spare:
+                                found = task
+                                at_once = ready[task]
+                        task = link[task]
+                if found == none:
+                    continue
+                if kind == BACKWARD and best[own] != none and at_once == when[own]:
+                    better = last[own] == FORWARD
+                else:
+                    better = at_once < when[own]
+                if better:
+                    best[own] = found
+                    when[own] = at_once
         chosen = -1
         begin = np.inf
         for own in range(ranks):
-            if dirty[own]:
-                dirty[own] = 0
-                best[own] = none
-                when[own] = np.inf
-                for kind in range(3):
-                    slot = 3 * own + kind
-                    if g.slot_word[slot] == g.slot_word[slot + 1]:
-                        continue
-                    # What is ready by now moves from the list to the bits.
-                    previous, task = none, pending[slot]
-                    while task != none:
-                        following = link[task]
-                        if ready[task] <= free[own]:
-                            if previous != none:
-                                link[previous] = following
-                            else:
-                                pending[slot] = following
-                            mark(bits, low, slot, place[task])
-                        else:
-                            previous = task
-                        task = following
-                    found = none
-                    opening = True
-                    refused, since = np.inf, np.int64(FRESH)
-                    for word in range(np.int64(low[slot]), np.int64(g.slot_word[slot + 1])):
-                        rest = bits[word]
-                        if rest == 0 and opening:
-                            low[slot] = word + 1
-                        while rest != 0:
-                            opening = False
-                            task = at[np.uint32((word << 6) + np.int64(trailing_zeros(rest)))]
-                            if not g.limited:
-                                found = task
-                                break
-                            # What a group was refused is refused to later ones too, if they ask for as much.
-                            turn = np.int64(joined[g.group[task]])
-                            if not (turn >= since and g.claim[task] >= refused):
-                                if admissible(g, task, own, use, held, need, active, count):
-                                    found = task
-                                    break
-                                if g.claim[task] > 0.0 and turn <= since:
-                                    since = turn
-                                    refused = max(g.claim[task], g.acquire[task])
-                            rest &= rest - np.uint64(1)
-                        if found != none:
-                            break
-                    at_once = free[own]
-                    if found == none:
-                        task = pending[slot]
-                        while task != none:
-                            sooner = found == none or ready[task] < at_once
-                            if sooner or (ready[task] == at_once and place[task] < place[found]):
-                                if not g.limited or admissible(g, task, own, use, held, need, active, count):
-                                    found = task
-                                    at_once = ready[task]
-                            task = link[task]
-                    if found == none:
-                        continue
-                    if kind == BACKWARD and best[own] != none and at_once == when[own]:
-                        better = last[own] == FORWARD
-                    else:
-                        better = at_once < when[own]
-                    if better:
-                        best[own] = found
-                        when[own] = at_once
             if when[own] < begin:
                 begin = when[own]
                 chosen = own
@@ -200,6 +186,8 @@ def interleave(
         slot = g.slot[task]
         kind = slot - 3 * chosen
         dirty[chosen] = 1
+        stale[0] = chosen
+        changed = 1
         if begin <= free[chosen] and ready[task] <= free[chosen]:
             bits[place[task] >> 6] ^= np.uint64(1) << np.uint64(place[task] & 63)
         else:
@@ -221,22 +209,22 @@ def interleave(
         makespan = max(makespan, finish + g.tail[task])
         if g.limited:
             group = g.group[task]
-            if joined[group] == FRESH:
-                joined[group] = turns
-                turns += 1
+            if turn[group] == groups:
+                turn[group] = count
                 active[count] = group
                 count += 1
+                # What was admitted behind all active groups may not be any more.
                 for own in range(ranks):
-                    dirty[own] = 1
+                    if own != chosen and best[own] != none and turn[g.group[best[own]]] == groups:
+                        dirty[own] = 1
+                        stale[changed] = own
+                        changed += 1
             left[group] -= 1
             if left[group] == 0:
-                shift = 0
-                while active[shift] != group:
-                    shift += 1
                 count -= 1
-                while shift < count:
+                for shift in range(np.int64(turn[group]), count):
                     active[shift] = active[shift + 1]
-                    shift += 1
+                    turn[active[shift]] = shift
             use[chosen] += g.net[task]
             held[group, chosen] += g.net[task]
             here[group, chosen] -= 1
@@ -258,9 +246,14 @@ def interleave(
             if waiting[after] == 0:
                 target = g.slot[after]
                 own = g.rank[after]
-                # What could only start later than a rank's next task does not change that task.
-                if ready[after] <= when[own]:
+                # A rank's next task stays if the new one only could start later, or comes later in its queue.
+                stays = ready[after] > when[own]
+                if not stays and ready[after] <= free[own] and when[own] <= free[own]:
+                    stays = target == g.slot[best[own]] and place[after] > place[best[own]]
+                if not stays and not dirty[own]:
                     dirty[own] = 1
+                    stale[changed] = own
+                    changed += 1
                 if ready[after] <= free[own]:
                     mark(bits, low, target, place[after])
                 else:
@@ -273,6 +266,6 @@ def scratch(g: Graph) -> tuple[Units, Floats, Words]:
     """Room for one ``interleave`` at a time."""
     n, ranks, groups = len(g.rank), len(g.limit), len(g.need)
     words = int(g.slot_word[-1])
-    ints = np.empty(3 * n + 64 * words + 12 * ranks + 3 * groups + groups * ranks, dtype=np.uint32)
-    floats = np.empty(n + 3 * ranks + 2 * groups * ranks)
+    ints = np.empty(3 * n + 64 * words + 13 * ranks + 3 * groups + groups * ranks, dtype=np.uint32)
+    floats = np.empty(n + 3 * ranks + 2 * groups * ranks + groups + 1)
     return ints, floats, np.empty(words, dtype=np.uint64)
