@@ -92,6 +92,15 @@ class DIPConfig(_Block):
         "dip", '"dip", "1f1b" or "interleaved"', "how each batch is scheduled"
     )
     planner: PlannerConfig = _setting(PlannerConfig, "an object", "the planner's process")
+    table: str | None = _setting(
+        None,
+        "the path of a latency table, or null",
+        "what operators take on this machine, by ds-dip profile; null takes a roofline",
+        min_length=1,
+    )
+    cost_rules: str | None = _setting(
+        None, "the path of a file of cost rules, or null", "costs of your own, over the table's", min_length=1
+    )
     link_depth: int = _setting(4, "an integer from 1 to 1000", "messages in flight on one link", ge=1, le=1000)
     checked: bool = _setting(
         False, "true or false", "headers travel with messages; content hashes of microbatches are compared"

@@ -71,16 +71,19 @@ class Corrections:
         fits = tuple(Fit(*key, *_line(items)) for key, items in window.items())
         return Corrections(fits, tuple(item for items in window.values() for item in items))
 
-    def seconds(self, module: str, kind: str, predicted: float) -> float:
-        """The corrected prediction of a stage; what was never measured is left as it is."""
+    def seconds(self, module: str, kind: str, predicted: float, otherwise: float | None = None) -> float:
+        """The corrected prediction of a stage; of what was never measured ``otherwise``, or as it is."""
         for fit in self.fits:
             if fit.module == module and fit.kind == kind:
                 return fit.factor * predicted + fit.offset
-        return predicted
+        return predicted if otherwise is None else otherwise
 
-    def iteration(self, makespan: float) -> float:
-        """Predicted seconds of a whole iteration: the makespan and what surrounds it (reduction, step)."""
-        return self.seconds("", ITERATION, makespan)
+    def iteration(self, makespan: float, otherwise: float | None = None) -> float:
+        """Predicted seconds of a whole iteration: the makespan and what surrounds it (reduction, step).
+
+        ``otherwise`` is the prediction before any iteration was measured.
+        """
+        return self.seconds("", ITERATION, makespan, otherwise)
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,14 @@ class Roofline:
         """Seconds that ``bytes`` take to another rank."""
         return self.rates.link_latency + bytes / self.rates.link
 
+    def around(self, kind: str, module: str, start: int, stop: int, sizes: Sizes) -> float:
+        """Seconds of a stage outside of the engine's two marks: none is known."""
+        return 0.0
+
+    def iteration(self, makespan: float) -> float:
+        """Seconds of a whole iteration of this makespan: nothing is known of what surrounds it."""
+        return makespan
+
 
 def operator_columns(name: str, shape: Shape, rates: Rates) -> tuple[float, float, float, float]:
     """One operator by the roofline: seconds of its forward and the backward's two parts, and bytes kept.

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ds_dip.costs.corrections import CorrectedCosts, Corrections, Measurement
-from ds_dip.costs.model import sample_seconds
-from ds_dip.costs.roofline import Rates, Roofline
+from ds_dip.costs.model import CostModel, sample_seconds
+from ds_dip.costs.roofline import Rates
+from ds_dip.costs.rules import CostRules, base_costs, with_rules
+from ds_dip.costs.table import LatencyTable
 from ds_dip.data import Dataset, DatasetReference, SampleMetadata, Sampler
 from ds_dip.models.partition import Partition, check_partition
 from ds_dip.models.spec import Model
@@ -48,7 +50,8 @@ class PlannerSettings:
     ``batch_size`` samples a global batch and ``seed`` are the sampler's. ``microbatches`` is the
     nominal number a replica. ``schedule`` is one of ``SCHEDULES`` and ``loss`` one of
     ``LOSS_RULES``. ``memory_capacity`` is bytes of activations a rank, None for no limit.
-    ``link_depth`` messages of a link are posted ahead, ``ahead`` steps planned ahead.
+    ``link_depth`` messages of a link are posted ahead, ``ahead`` steps planned ahead. Costs come from the ``table``,
+    or from the ``rates`` where there is none, under the user's ``rules``.
     Raises ValueError, naming the setting, for a value that is none.
     """
 
@@ -65,6 +68,8 @@ class PlannerSettings:
     link_depth: int = 4
     memory_capacity: tuple[float | None, ...] | None = None
     rates: Rates = field(default_factory=Rates)
+    table: LatencyTable | None = None
+    rules: CostRules | None = None
     ahead: int = 2
 
     def __post_init__(self) -> None:
@@ -100,7 +105,8 @@ class Planner:
         self.corrections = Corrections()
         self.dataset = settings.dataset.open() if dataset is None else dataset
         self.sampler = Sampler(len(self.dataset), settings.batch_size, settings.seed)
-        self.costs = Roofline(settings.model, settings.rates)
+        self.base = base_costs(settings.model, settings.rates, settings.table)
+        self.costs: CostModel = with_rules(self.base, settings.model, settings.rules)
         self._sample_costs: dict[tuple[object, ...], float] = {}
 
     def plan(self, step: int) -> StepPlan:
@@ -134,7 +140,9 @@ class Planner:
             sizes = plan.batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
             cost = self.costs.forward if stage.kind == "F" else self.costs.backward
             predicted = cost(stage.module, chunk.start, chunk.stop, sizes)
-            found.append(Measurement(stage.module, stage.kind, predicted, seconds))
+            # Costs are a rank's busy time: what it does around a stage is not in the measured seconds.
+            around = self.base.around(stage.kind, stage.module, chunk.start, chunk.stop, sizes)
+            found.append(Measurement(stage.module, stage.kind, predicted, seconds + around))
         return tuple(found)
 
     def _samples(self, step: int) -> list[SampleMetadata]:
@@ -200,7 +208,7 @@ class Planner:
                 programs=programs,
                 stages=stages,
                 makespan=timeline.makespan,
-                iteration=self.corrections.iteration(timeline.makespan),
+                iteration=self.corrections.iteration(timeline.makespan, self.base.iteration(timeline.makespan)),
                 lower_bound=lower_bound(problem)[0],
                 peak_memory=timeline.peak_memory,
             )

@@ -63,9 +63,9 @@ def _linear(s: Shape, place: Place) -> Case:
     return _module_on_rows(make, s["inputs"], s["rows"], place)
 
 
-def _projected(s: Shape, rows: int, place: Place) -> tuple[Tensor, tuple[int, int, int]]:
+def _projected(s: Shape, rows: int, place: Place) -> tuple[Tensor, list[int]]:
     """What attention's projection gives, in heads, and how they split into queries, keys and values."""
-    parts = s["heads"], s["kv_heads"], s["kv_heads"]
+    parts = [s["heads"], s["kv_heads"], s["kv_heads"]]
     return place.random(rows, sum(parts), s["head_dim"]), parts
 
 
@@ -74,7 +74,7 @@ def _attention(s: Shape, place: Place) -> Case:
     x, parts = _projected(s, sum(tokens), place)
 
     def run() -> Outputs:
-        query, key, value = x.split(parts, dim=1)
+        query, key, value = torch.split(x, parts, dim=1)
         return [attention(query, key, value, tokens, causal=bool(s["causal"])).flatten(1)]
 
     return Case(run, [x])
@@ -91,7 +91,7 @@ def _packing(s: Shape, place: Place) -> Case:
     rows = [instances * size for instances, size in packing.runs]
 
     def run() -> Outputs:
-        turned = list(x.split(parts, dim=1))
+        turned = list(torch.split(x, parts, dim=1))
         if packing.order is not None:
             turned = [t.index_select(0, packing.order) for t in turned]
         query, key, value = (torch.split(t, rows) for t in turned)
@@ -203,14 +203,14 @@ def layer_case(wanted: Wanted, sizes: Sizes, place: Place, *, recompute: bool = 
     """A whole layer, with the loss where it follows; ``recompute`` runs its forward again in the backward."""
     layer = wanted.layer
     module = place.module(LayerFactory(layer, 0, frozen=False)())
-    rows, fields, x, inputs = sum(sizes.tokens), dict[str, Tensor](), None, list[Tensor]()
+    rows, fields, inputs = sum(sizes.tokens), dict[str, Tensor](), list[Tensor]()
+    x: Tensor | dict[str, Tensor] = {}
     if layer.kind == "patch_embedding":
         patch = layer.options["patch"] ** 2 * layer.options["channels"]
         fields[layer.fields[0]] = place.random(rows, patch, gradient=False)
-        x = {}
     elif layer.kind == "token_embedding":
-        x = _upstream(layer.options, rows, fields, place)
-        inputs = list(x.values())
+        upstream = _upstream(layer.options, rows, fields, place)
+        x, inputs = upstream, list(upstream.values())
     else:
         x = place.random(rows, layer.options["hidden"])
         inputs = [x]

@@ -79,7 +79,8 @@ class Watch:
         self.found.append(Around(type(instruction).__name__, stage, len(sizes), seconds))
 
     def _message(self, plan: StepPlan, number: int) -> Message:
-        return next(m for m in plan.programs[self.engine.stage_id].messages if m.id == number)
+        stage: int = self.engine.stage_id
+        return next(m for m in plan.programs[stage].messages if m.id == number)
 
 
 def make_engine(model: Model, s: Mapping[str, Any]) -> tuple[Any, ds_dip.DatasetReference]:

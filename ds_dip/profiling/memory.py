@@ -35,11 +35,11 @@ def kept_bytes(forward: Callable[[], Any]) -> int:
     return sum(size for pointer, size in second.items() if pointer not in first)
 
 
-class _Allocations(TorchDispatchMode):
+class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Follows the storages that operations allocate, and the most that are alive at once."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # the same
         self.held = self.most = 0
         self._known: set[int] = set()
 
@@ -69,7 +69,7 @@ class _Allocations(TorchDispatchMode):
 
 def peak_bytes(run: Callable[[], Any]) -> int:
     """The most bytes that ``run`` holds at once beyond what was there before."""
-    accelerator = get_accelerator()
+    accelerator: Any = get_accelerator()
     if not accelerator.is_synchronized_device():
         accelerator.synchronize()
         before = int(accelerator.memory_allocated())
@@ -79,4 +79,5 @@ def peak_bytes(run: Callable[[], Any]) -> int:
         return max(0, int(accelerator.max_memory_allocated()) - before)
     with _Allocations() as allocations:
         run()
-    return allocations.most
+    most: int = allocations.most
+    return most

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ class Extent:
     @property
     def mean(self) -> int:
         """A size between the ends, by ratio."""
-        return max(self.smallest, round((self.smallest * self.largest) ** 0.5))
+        return max(self.smallest, round(math.sqrt(self.smallest * self.largest)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def _typical(extent: Extent) -> int:
 
 def _square(size: int, merge: int) -> int:
     """The nearest size of a square image that divides into squares of ``merge`` patches."""
-    root = isqrt(merge)
+    root = math.isqrt(merge)
     return int((max(1, round(size**0.5 / root)) * root) ** 2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -43,17 +44,17 @@ class Sample:
         seconds = self.seconds
         if seconds.median <= 0:
             return 0.0
-        return 1.2533 * (seconds.spread / 1.349) / len(self.values) ** 0.5 / seconds.median
+        return 1.2533 * (seconds.spread / 1.349) / math.sqrt(len(self.values)) / seconds.median
 
 
 def has_events() -> bool:
     """Whether the device is asynchronous and times itself by events."""
-    return not get_accelerator().is_synchronized_device()
+    return not bool(get_accelerator().is_synchronized_device())
 
 
 def clock_name() -> str:
     """What measures here."""
-    name = get_accelerator().device_name()
+    name: str = get_accelerator().device_name()
     return f"{name} events" if has_events() else "time.perf_counter (monotonic)"
 
 

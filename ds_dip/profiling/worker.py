@@ -17,7 +17,8 @@ import torch
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 
-from ds_dip.costs.layers import LAYER, RECOMPUTED, wanted_layers
+from ds_dip.costs.layers import LAYER, RECOMPUTED, layer_sizes, wanted_layers
+from ds_dip.costs.machine import device_name, versions
 from ds_dip.costs.operators import LINKS
 from ds_dip.costs.table import LatencyTable, Row, Seconds, read_table, write_table
 from ds_dip.models.config import load_model
@@ -25,7 +26,6 @@ from ds_dip.models.spec import Model
 from ds_dip.profiling.cases import CASES, Place, layer_case
 from ds_dip.profiling.engine import engine_rows
 from ds_dip.profiling.links import Links
-from ds_dip.profiling.machine import device_name, versions
 from ds_dip.profiling.measure import measure, optimizer_step
 from ds_dip.profiling.ranks import settings, tell
 from ds_dip.profiling.refine import measured
@@ -56,8 +56,8 @@ class Bench:
         if name in CASES:
             return measure(name, shape, lambda: CASES[name](shape, self.place), self.patience)
         wanted, recompute = self._layers[layer], name.startswith(RECOMPUTED)
-        where = shape["size"], shape["instances"], shape["spread"]
-        return measure(name, shape, lambda: layer_case(wanted, *where, self.place, recompute=recompute), self.patience)
+        sizes = layer_sizes(wanted.layer, shape["size"], shape["instances"], shape["spread"])
+        return measure(name, shape, lambda: layer_case(wanted, sizes, self.place, recompute=recompute), self.patience)
 
 
 class Leader:
@@ -87,7 +87,7 @@ class Leader:
 
 def _together(row: Row | None) -> Row | None:
     """One row of all ranks that took part: medians of their medians, the largest spread."""
-    rows: list[Any] = [None] * dist.get_world_size()
+    rows: list[Row | None] = [None] * dist.get_world_size()
     torch.distributed.all_gather_object(rows, row)
     found = [r for r in rows if r is not None]
     if not found:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import count
 
+import torch
+from deepspeed import comm as dist
+from deepspeed.utils import logger
 from torch.distributed import distributed_c10d
 
-from ds_dip.config import DIPConfig
+from ds_dip.config import ConfigError, DIPConfig
+from ds_dip.costs.machine import device_name
 from ds_dip.costs.roofline import Rates
+from ds_dip.costs.rules import read_rules
+from ds_dip.costs.table import LatencyTable, read_table
 from ds_dip.data import DatasetReference
 from ds_dip.planner import (
     FollowerSource,
@@ -47,6 +54,8 @@ def make_plans(
         link_depth=dip.link_depth,
         memory_capacity=dip.capacity(partition.ranks),
         rates=Rates(compute=compute),
+        table=None if dip.table is None else _table(dip.table, compute),
+        rules=None if dip.cost_rules is None else read_rules(dip.cost_rules, module.model),
         ahead=dip.planner.lead,
     )
     # The store that the process group was made with; torch has no public name for it.
@@ -70,3 +79,27 @@ def make_plans(
         first_deadline_s=dip.timeouts.start_s,
         correct=not dip.deterministic,
     )
+
+
+def _table(path: str, compute: str) -> LatencyTable:
+    """The latency table of a run; the log warns where it was made on another machine.
+
+    Raises ConfigError where ranks read different ones, or where it is of another data type than the run's.
+    """
+    table = read_table(path)
+    # Every replica's planner assigns the samples of the global batch for itself, and all must find the same.
+    digests: list[str] = [""] * dist.get_world_size()
+    torch.distributed.all_gather_object(digests, hashlib.sha256(repr(table).encode()).hexdigest())
+    if len(set(digests)) > 1:
+        other = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
+        raise ConfigError(
+            f'"dip.table" is {path!r}, and rank {other} reads another table there than rank 0; give all nodes the same'
+        )
+    if table.dtype != compute:
+        raise ConfigError(
+            f'"dip.table" is {path!r}, made for {table.dtype}, and this run trains in {compute}; give a table that '
+            f"ds-dip profile --dtype {compute} made"
+        )
+    if warning := table.mismatch(device_name(), torch.get_num_threads()):
+        logger.warning(warning)
+    return table
