@@ -16,7 +16,8 @@ from ds_dip.files import FileError, check_writable
 if TYPE_CHECKING:
     from ds_dip.costs.model import CostModel
     from ds_dip.models.spec import Model
-    from ds_dip.partition.search import Progress, SearchOptions
+    from ds_dip.partition.search import Progress
+    from ds_dip.partition.space import SearchOptions
     from ds_dip.partition.workload import Workload
 
 _PATH = click.Path(path_type=Path)
@@ -78,10 +79,19 @@ def command(**given: Any) -> None:
 
     out: Path = given["out"]
     check_writable(out)
+    for name in ("model_path", "data", "table", "deepspeed_config"):
+        if given[name] is not None and out.exists() and given[name].exists() and out.samefile(given[name]):
+            raise FileError(f"{out}: is read as well and would be replaced; name another file")
     model = load_model(given["model_path"])
     document = _run(given)
-    costs, compute, costs_sha256 = _costs(model, given, document)
-    workload, schedule, link_depth = _workload(given, document)
+    try:
+        costs, compute, costs_sha256 = _costs(model, given, document)
+        workload, schedule, link_depth = _workload(given, document)
+        options = _options(given)
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise
+        raise click.UsageError(str(error)) from error
     inputs = Inputs(
         model=model,
         ranks=given["ranks"],
@@ -94,7 +104,7 @@ def command(**given: Any) -> None:
             replicas=given["replicas"],
             link_depth=link_depth,
         ),
-        options=_options(given),
+        options=options,
     )
     with _progress() as progress:
         _, kept = partition_offline(
@@ -165,15 +175,14 @@ def _workload(given: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[Wo
     from ds_dip.partition.workload import Workload, batch_shape, draw
 
     dip = read_config(document)
-    try:
-        batch_size, microbatches = batch_shape(document, given["replicas"])
-    except ValueError as error:
-        raise click.UsageError(f"{error}; or give --batch-size and --microbatches") from error
+    if not document:
+        raise click.UsageError("give the run's --deepspeed-config, or --batch-size and --microbatches")
+    batch_size, microbatches = batch_shape(document, given["replicas"])
     if (given["data"] is None) == (given["dataset"] is None):
         raise click.UsageError("give the samples to score by: either --data or --dataset")
     if given["data"] is not None:
         samples = read_batch(given["data"])
-        size, metadata, where = len(samples), lambda index: samples[index], str(given["data"])
+        size, metadata = len(samples), lambda index: samples[index]
     else:
         try:
             options = json.loads(given["dataset_options"])
@@ -181,17 +190,14 @@ def _workload(given: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[Wo
             raise click.UsageError(f"--dataset-options is not JSON ({error})") from error
         reference = DatasetReference.parse({"factory": given["dataset"], "options": options})
         dataset = reference.open()
-        size, metadata, where = len(dataset), dataset.metadata, given["dataset"]
+        size, metadata = len(dataset), dataset.metadata
     seed = dip.planner.seed if given["seed"] is None else given["seed"]
-    try:
-        batches = draw(size, metadata, batch_size, given["batches"], seed)
-        return Workload(batches, microbatches, given["replicas"], dip.loss), dip.schedule, dip.link_depth
-    except ValueError as error:
-        raise click.UsageError(f"{where}: {error}") from error
+    batches = draw(size, metadata, batch_size, given["batches"], seed)
+    return Workload(batches, microbatches, given["replicas"], dip.loss), dip.schedule, dip.link_depth
 
 
 def _options(given: Mapping[str, Any]) -> SearchOptions:
-    from ds_dip.partition.search import SearchOptions
+    from ds_dip.partition.space import SearchOptions
 
     return SearchOptions(
         evaluations=given["evaluations"],

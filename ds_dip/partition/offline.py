@@ -18,7 +18,8 @@ from ds_dip.partition.file import FORMAT, read_partition, write_partition
 from ds_dip.partition.memory import Memory
 from ds_dip.partition.report import candidate_modules, nominal_sizes, search_document
 from ds_dip.partition.scoring import Scheduler, Scorer
-from ds_dip.partition.search import Progress, SearchOptions, search
+from ds_dip.partition.search import Progress, search
+from ds_dip.partition.space import SearchOptions
 from ds_dip.partition.workload import Workload
 
 #: Counts changes of the search that may change its answer, so that older files are searched again.

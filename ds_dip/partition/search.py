@@ -1,55 +1,33 @@
 """K, B and layer bounds by search: every candidate is scored by schedules of the same sample batches.
 
 The search has no randomness of its own: it starts from the paper's rule and from the plainest
-partitions, changes one module's K, one module's B, or how bounds are found, as long as that lowers the
+partitions, changes K of two modules, B of one, or how bounds are found, as long as that lowers the
 mean predicted iteration, then shifts single layers. What cannot be among the best by the work on its
 busiest rank is never scheduled, which loses nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import fsum, inf
 
 from ds_dip.models.partition import Partition, PartitionError
 from ds_dip.partition.bounds import bottleneck_bounds, even_bounds, levelled_bounds, shifts
 from ds_dip.partition.chunks import make_partition
-from ds_dip.partition.rule import rule_partition, sub_microbatch_sizes
+from ds_dip.partition.rule import rule_partition
 from ds_dip.partition.scoring import Score, Scorer, UnfitError
+from ds_dip.partition.space import BOTTLENECK, EVEN, SearchOptions, Setting, Space
 
-#: How bounds are found: as many layers a chunk, the least slowest chunk, or level sums over each rank.
-SPLITS = ("even", "bottleneck", "levelled")
 RULE, SHIFTED = "rule", "shifted"
 #: An improvement of less than this share is none.
 _LEAST = 1e-9
-#: How many of the best settings have their layers shifted.
-_REFINED = 3
+#: How many combinations of K have the layers of their best partition shifted.
+_REFINED = 8
 
 #: Told after every candidate: schedules made, the budget, seconds of the best mean iteration.
 Progress = Callable[[int, int, float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOptions:
-    """``evaluations`` schedules at most beyond the starts, K at most ``most_laps``, ``shown`` candidates kept.
-
-    ``laps``, ``sub_microbatch`` and ``parts`` (layers a chunk) fix K, B and bounds of the modules they
-    name; with all of them fixed nothing is searched, and the candidate is scored beside the rule.
-    """
-
-    evaluations: int = 3000
-    most_laps: int = 8
-    shown: int = 8
-    laps: Mapping[str, int] = field(default_factory=dict)
-    sub_microbatch: Mapping[str, int | None] = field(default_factory=dict)
-    parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("evaluations", "most_laps", "shown"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: at least 1 is needed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +51,6 @@ class Found:
     def best(self) -> Score:
         """The fastest candidate."""
         return self.candidates[0]
-
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """K and B of every module in order, and how bounds are found."""
-
-    laps: tuple[int, ...]
-    limits: tuple[int | None, ...]
-    split: str
 
 
 def search(scorer: Scorer, ranks: int, options: SearchOptions | None = None, progress: Progress | None = None) -> Found:
@@ -109,8 +78,7 @@ class _Search:
         self.plain = make_partition(self.model, ranks)
         microbatches = scorer.microbatches(self.plain)
         self.most = {name: max(len(own.sizes[name]) for own in microbatches) for name in self.names}
-        self.laps = {name: self._laps(name) for name in self.names}
-        self.limits = {name: self._limits(name) for name in self.names}
+        self.space = Space(self.model, ranks, options, self.most)
         self.scores: dict[Partition, Score | None] = {}
         self.unfit: dict[Partition, str] = {}
         self.seconds: dict[tuple[int | None, ...], dict[str, list[float]]] = {}
@@ -118,7 +86,7 @@ class _Search:
     def run(self) -> Found:
         rule = rule_partition(self.model, self.ranks, self.scorer.costs, self.scorer.workload, self.most)
         first = self._try(rule, RULE, essential=True)
-        starts = self._starts(rule)
+        starts = self.space.starts(rule)
         try:
             for start in starts:
                 self._try(self._partition(start), start.split, essential=True)
@@ -142,45 +110,10 @@ class _Search:
             schedules=self.scorer.used,
         )
 
-    def _laps(self, name: str) -> tuple[int, ...]:
-        """The numbers K that are searched."""
-        if name in self.options.parts:
-            return (-(-len(self.options.parts[name]) // self.ranks),)
-        if name in self.options.laps:
-            return (self.options.laps[name],)
-        return tuple(range(1, min(self.options.most_laps, self.layers[name] // self.ranks) + 1))
-
-    def _limits(self, name: str) -> tuple[int | None, ...]:
-        """The sizes B that are searched."""
-        if name in self.options.sub_microbatch:
-            return (self.options.sub_microbatch[name],)
-        return (None,) if self.model.upstream(name) else (None, *sub_microbatch_sizes(self.most[name] - 1))
-
-    def _starts(self, rule: Partition) -> list[_Setting]:
-        """The rule's K and B, and K of 1 with and without its B, as far as the options leave a choice."""
-        by_rule = dict(rule.sub_microbatch)
-        ruled = {name: rule.of(name)[-1].segment + 1 for name in self.names}
-        starts = []
-        for laps, cut, split in ((True, True, SPLITS[1]), (False, True, SPLITS[1]), (False, False, SPLITS[2])):
-            chosen = [ruled[name] if laps and ruled[name] in self.laps[name] else self.laps[name][0] for name in ruled]
-            limits = [by_rule[name] if cut and by_rule[name] in own else own[0] for name, own in self.limits.items()]
-            starts.append(_Setting(tuple(chosen), tuple(limits), split))
-        return list(dict.fromkeys(starts))
-
     def _ranked(self) -> list[Score]:
         """Candidates that the options allow, fastest first; of equals the one with the fewest chunks."""
-        scores = [score for score in self.scores.values() if score is not None and self._allowed(score.partition)]
+        scores = [score for score in self.scores.values() if score is not None and self.space.holds(score.partition)]
         return sorted(scores, key=lambda score: (score.mean, len(score.partition.chunks)))
-
-    def _allowed(self, partition: Partition) -> bool:
-        limits = dict(partition.sub_microbatch)
-        for name in self.names:
-            chain = partition.of(name)
-            if chain[-1].segment + 1 not in self.laps[name] or limits.get(name) not in self.limits[name]:
-                return False
-            if name in self.options.parts and [own.stop - own.start for own in chain] != list(self.options.parts[name]):
-                return False
-        return True
 
     def _try(self, partition: Partition, split: str, *, essential: bool = False) -> Score | None:
         """The candidate's score; None where it does not fit, or cannot be among the best."""
@@ -198,42 +131,37 @@ class _Search:
         self.progress(self.scorer.used, self.options.evaluations, best)
         return self.scores[partition]
 
-    def _descend(self, setting: _Setting) -> None:
-        """Change one thing at a time, the best change first, until none helps."""
+    def _descend(self, setting: Setting) -> None:
+        """Change K of two modules, B of one or the way to find bounds, the best change first, until none helps."""
         current = self._try(self._partition(setting), setting.split)
         while True:
             best, place = current, setting
-            for other in self._neighbours(setting):
-                score = self._try(self._partition(other), other.split)
-                if score is not None and (best is None or score.mean < best.mean * (1 - _LEAST)):
-                    best, place = score, other
+            others = {self._partition(other): other for other in self.space.neighbours(setting)}
+            for partition in self._likeliest(others):
+                score = self._try(partition, others[partition].split)
+                if _is_better(score, best):
+                    best, place = score, others[partition]
             if place == setting:
                 return
             current, setting = best, place
 
-    def _neighbours(self, setting: _Setting) -> Iterator[_Setting]:
-        for split in SPLITS:
-            yield replace(setting, split=split)
-        for place, name in enumerate(self.names):
-            for laps in self.laps[name]:
-                yield replace(setting, laps=(*setting.laps[:place], laps, *setting.laps[place + 1 :]))
-            for limit in self.limits[name]:
-                yield replace(setting, limits=(*setting.limits[:place], limit, *setting.limits[place + 1 :]))
+    def _likeliest(self, partitions: Iterable[Partition]) -> list[Partition]:
+        """In the order of the work that they leave on the busiest rank, so that the rest is left early."""
+        return sorted(dict.fromkeys(partitions), key=lambda own: fsum(self.scorer.least(own)))
 
-    def _partition(self, setting: _Setting) -> Partition:
+    def _partition(self, setting: Setting) -> Partition:
         laps = dict(zip(self.names, setting.laps, strict=True))
-        limits = dict(zip(self.names, setting.limits, strict=True))
         parts = self.options.parts
         chunks = {name: len(parts[name]) if name in parts else self.ranks * own for name, own in laps.items()}
         seconds = self._seconds(setting.limits)
-        if setting.split == "even":
+        if setting.split == EVEN:
             bounds = {name: even_bounds(self.layers[name], count) for name, count in chunks.items()}
-        elif setting.split == "bottleneck":
+        elif setting.split == BOTTLENECK:
             bounds = {name: bottleneck_bounds(seconds[name], count) for name, count in chunks.items()}
         else:
             bounds = levelled_bounds(seconds, chunks, self.ranks)
         bounds |= {name: (0, *accumulate(own)) for name, own in parts.items()}
-        return self._cut(limits, bounds)
+        return self._cut(setting.limits, bounds)
 
     def _seconds(self, limits: tuple[int | None, ...]) -> dict[str, list[float]]:
         if limits not in self.seconds:
@@ -241,32 +169,38 @@ class _Search:
             self.seconds[limits] = self.scorer.layer_seconds(cut)
         return self.seconds[limits]
 
-    def _cut(self, limits: dict[str, int | None], bounds: dict[str, tuple[int, ...]]) -> Partition:
+    def _cut(self, limits: tuple[int | None, ...], bounds: Mapping[str, tuple[int, ...]]) -> Partition:
         parts = {name: [stop - start for start, stop in pairwise(own)] for name, own in bounds.items()}
-        return make_partition(self.model, self.ranks, None, limits, self.scorer.costs, parts=parts)
+        return make_partition(self.model, self.ranks, None, dict(zip(self.names, limits, strict=True)), parts=parts)
 
     def _refine(self) -> None:
-        """Shift single layers of the best few over their chunks' bounds, likeliest first, until no shift helps."""
-        for score in self._ranked()[:_REFINED]:
+        """From the best of each combination of K: shift single layers over bounds and change B until neither helps."""
+        best: dict[tuple[int, ...], Score] = {}
+        for score in self._ranked():
+            best.setdefault(tuple(len(score.partition.of(name)) for name in self.names), score)
+        for score in list(best.values())[:_REFINED]:
             current: Score | None = score
             while current is not None:
                 current = self._shifted(current)
 
     def _shifted(self, score: Score) -> Score | None:
-        """The first shift that helps."""
-        limits = dict(score.partition.sub_microbatch)
+        """The first shift of a layer, or change of B with the same bounds, that helps."""
+        limits = tuple(limit for _, limit in score.partition.sub_microbatch)
         bounds = {name: (0, *(chunk.stop for chunk in score.partition.of(name))) for name in self.names}
-        found = []
-        movable = {name: own for name, own in bounds.items() if name not in self.options.parts}
-        for name, place, step in shifts(movable):
+        found = [self._cut(other, bounds) for other in self.space.other_limits(limits)]
+        for name, place, step in shifts({n: own for n, own in bounds.items() if n not in self.options.parts}):
             cuts = list(bounds[name])
             cuts[place] += step
             found.append(self._cut(limits, bounds | {name: tuple(cuts)}))
-        for partition in sorted(found, key=lambda own: fsum(self.scorer.least(own))):
+        for partition in self._likeliest(found):
             other = self._try(partition, SHIFTED)
-            if other is not None and other.mean < score.mean * (1 - _LEAST):
+            if other is not None and _is_better(other, score):
                 return other
         return None
+
+
+def _is_better(score: Score | None, than: Score | None) -> bool:
+    return score is not None and (than is None or score.mean < than.mean * (1 - _LEAST))
 
 
 def _distinct(ranked: Sequence[Score]) -> list[Score]:

@@ -1,0 +1,154 @@
+"""``ds-dip partition`` at the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ds_dip.cli import cli
+from ds_dip.data import write_batch
+from ds_dip.data.digits import Digits
+from ds_dip.models import load_model
+from ds_dip.partition import read_partition
+from tests.partition_cases import CONFIGS, QUICKSTART
+
+CONFIG = Path(__file__).resolve().parent.parent / "launch" / "quickstart_ds_config.json"
+SIZE = ["--batch-size", "16", "--microbatches", "4", "--batches", "2", "--evaluations", "20"]
+DATASET = ["--dataset", "ds_dip.data.digits:Digits", "--dataset-options", '{"samples": 400}']
+
+
+def run(out: Path, *arguments: str, ranks: int = 2, model: str = "quickstart") -> Result:
+    fixed = ["--model", str(CONFIGS / f"{model}.json"), "--ranks", str(ranks), "--out", str(out)]
+    return CliRunner().invoke(cli, ["partition", *fixed, *arguments])
+
+
+def test_a_table_is_shown_and_the_file_is_what_training_reads(tmp_path: Path) -> None:
+    result = run(tmp_path / "p.json", *SIZE, *DATASET)
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0].startswith("quickstart on 2 ranks, mean of 2 batches")
+    assert lines[2].startswith("rule")
+    assert "+0.00 %" in lines[2]
+    assert f"{tmp_path / 'p.json'}: written" in lines
+    assert read_partition(tmp_path / "p.json", QUICKSTART).ranks == 2
+    assert f'"dip": {{"partition": "{tmp_path / "p.json"}"}}' in lines[-1]
+    assert "kept, it was made from the same inputs" in run(tmp_path / "p.json", *SIZE, *DATASET).output
+    assert ": written" in run(tmp_path / "p.json", *SIZE, *DATASET, "--again").output
+
+
+def test_json_is_the_file(tmp_path: Path) -> None:
+    result = run(tmp_path / "p.json", *SIZE, *DATASET, "--json")
+    assert json.loads(result.stdout) == json.loads((tmp_path / "p.json").read_text())
+
+
+def test_metadata_in_a_file_gives_what_the_dataset_gives(tmp_path: Path) -> None:
+    dataset = Digits(400)
+    write_batch(tmp_path / "batch.jsonl", [dataset.metadata(index) for index in range(400)])
+    run(tmp_path / "a.json", *SIZE, *DATASET)
+    run(tmp_path / "b.json", *SIZE, "--data", str(tmp_path / "batch.jsonl"))
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_a_runs_configuration_says_how_it_trains(tmp_path: Path) -> None:
+    more = ["--deepspeed-config", str(CONFIG), "--batches", "1", "--evaluations", "5"]
+    assert run(tmp_path / "p.json", *more, *DATASET).exit_code == 0
+    search = json.loads((tmp_path / "p.json").read_text())["search"]
+    assert (search["samples"], search["microbatches"]) == (64, 8)
+
+
+def test_what_is_fixed_is_kept(tmp_path: Path) -> None:
+    fixed = ["--laps", "vision=1", "--sub-microbatch", "vision=whole", "--parts", "language=2,2,2,2"]
+    result = run(tmp_path / "p.json", *SIZE, *DATASET, *fixed)
+    assert result.exit_code == 0, result.output
+    modules = json.loads((tmp_path / "p.json").read_text())["modules"]
+    assert (modules["vision"]["laps"], modules["vision"]["sub_microbatch"], modules["language"]["laps"]) == (1, None, 2)
+    assert [own["stop"] for own in modules["language"]["chunks"]] == [2, 4, 6, 8]
+
+
+def test_rates_change_the_prediction(tmp_path: Path) -> None:
+    means = []
+    for rate in ("layer_overhead=0", "layer_overhead=1e-2"):
+        assert run(tmp_path / "p.json", *SIZE, *DATASET, "--rate", rate).exit_code == 0
+        means.append(json.loads((tmp_path / "p.json").read_text())["search"]["rule"]["mean_s"])
+    assert means[0] < means[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*DATASET], "--deepspeed-config, or --batch-size and --microbatches"),
+        ([*SIZE], "either --data or --dataset"),
+        ([*SIZE, *DATASET, "--data", "x.jsonl"], "either --data or --dataset"),
+        ([*SIZE, "--data", "no.jsonl"], "no.jsonl: cannot be read"),
+        ([*SIZE, "--dataset", "digits"], "'digits' names no callable"),
+        ([*SIZE, "--dataset", "a:b", "--dataset-options", "{"], "--dataset-options is not JSON"),
+        ([*SIZE, *DATASET, "--batch-size", "1000"], "1000 samples and the dataset holds 400"),
+        ([*SIZE, *DATASET, "--rate", "flop=1"], "--rate flop=1: use one of flops, memory"),
+        ([*SIZE, *DATASET, "--rate", "flops=many"], "--rate flops=many: 'many' is not a number"),
+        ([*SIZE, *DATASET, "--rate", "flops=0"], "rate 'flops' is 0.0: give a finite number above 0"),
+        ([*SIZE, *DATASET, "--laps", "vision"], "'vision' is not NAME=VALUE"),
+        ([*SIZE, *DATASET, "--laps", "vision=2.5"], "--laps vision=2.5: '2.5' is not a whole number"),
+        ([*SIZE, *DATASET, "--laps", "vision=9"], "set its laps to 3"),
+        ([*SIZE, *DATASET, "--parts", "language=4,3"], "sum 7"),
+        ([*SIZE, *DATASET, "--memory-gb", "0.001"], "no partition of quickstart on 2 ranks fits"),
+        ([*SIZE, *DATASET, "--table", "no.json"], "no.json: cannot be read"),
+        ([*DATASET, "--deepspeed-config", "no.json"], "no.json: cannot be read"),
+        ([*DATASET, "--microbatches", "4"], "train_batch_size is missing"),
+    ],
+)
+def test_what_cannot_be_used_is_told_in_a_sentence(tmp_path: Path, arguments: list[str], message: str) -> None:
+    result = run(tmp_path / "p.json", *arguments)
+    assert result.exit_code == 2, result.output
+    assert not (tmp_path / "p.json").exists()
+    assert_matches(message, result.output)
+
+
+def test_what_is_read_is_not_replaced(tmp_path: Path) -> None:
+    model = tmp_path / "model.json"
+    model.write_bytes((CONFIGS / "quickstart.json").read_bytes())
+    result = CliRunner().invoke(cli, ["partition", "--model", str(model), "--ranks", "2", "--out", str(model), *SIZE])
+    assert result.exit_code == 2
+    assert f"{model}: is read as well and would be replaced" in result.output
+    assert load_model(model) == QUICKSTART
+
+
+def assert_matches(pattern: str, output: str) -> None:
+    """The pattern is in the output, wherever its lines break."""
+    import re
+
+    assert re.search(pattern, " ".join(output.split())), output
+
+
+def test_fewer_layers_than_ranks_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    result = run(tmp_path / "p.json", *SIZE, *DATASET, ranks=7)
+    assert result.exit_code == 2
+    assert "6 layers, but 7 ranks x 1 laps need 7 chunks of at least one layer: use at most 6" in result.output
+
+
+@pytest.mark.parametrize(("model", "ranks"), [("vlm_s", 4), ("vlm_m", 4), ("vlm_l", 8)])
+def test_the_papers_models_are_partitioned(tmp_path: Path, model: str, ranks: int) -> None:
+    write_batch(tmp_path / "b.jsonl", packed(8))
+    more = ["--data", str(tmp_path / "b.jsonl"), "--batch-size", "8", "--microbatches", "8", "--evaluations", "1"]
+    rates = ["--rate", "flops=1.6e15", "--rate", "memory=8e12", "--rate", "link=5e10", "--compute", "bfloat16"]
+    result = run(tmp_path / "p.json", *more, *rates, ranks=ranks, model=model)
+    assert result.exit_code == 0, result.output
+    partition = read_partition(tmp_path / "p.json", load_model(CONFIGS / f"{model}.json"))
+    assert {chunk.rank for chunk in partition.chunks} == set(range(ranks))
+
+
+def packed(count: int) -> list[Any]:
+    from ds_dip.data import SampleMetadata
+
+    return [
+        SampleMetadata(
+            str(number),
+            {"vision": (2704,) * (6 * number % 49), "language": (8192,)},
+            8192 - 169 * (6 * number % 49),
+            {"vision": (169,) * (6 * number % 49), "language": (8192,)},
+        )
+        for number in range(count)
+    ]
