@@ -14,11 +14,13 @@ from ds_dip.costs.layers import Wanted, layer_place, layer_sizes, wanted_layers
 from ds_dip.costs.operators import LINKS, Shape, calls, is_composed
 from ds_dip.costs.roofline import Rates, Roofline, operator_columns
 from ds_dip.costs.table import LatencyTable, Row, Seconds
+from ds_dip.models.partition import Partition
 from ds_dip.models.spec import ELEMENT_BYTES, Layer, Model, Sizes
 
 #: Prefixes of a module's rows that are no operators: what the engine adds to a stage between its two marks (forward,
-#: backward), the load of its fields by instances, and the posts around a stage.
-STAGE, LOAD, POST = "stage:", "load:", "post:"
+#: backward), and to a microbatch's first forward on a rank, where positions and packing are made; the load of a
+#: stage's fields by instances, and the posts around a stage.
+STAGE, FIRST, LOAD, POST = "stage:", "first:", "load:", "post:"
 BATCH_END = "batch_end"
 #: In the table's ``slowdown``: how much longer a batch's stages take than the makespan that its stages make.
 ITERATION = "iteration"
@@ -35,7 +37,8 @@ class TableCosts:
 
     Operators that the table does not have are computed from ``rates`` (default: one core's); shapes beyond its grid
     grow from the nearest row as the roofline does. ``mark`` tells which; with ``outside="refuse"`` both raise
-    CostError instead. ``tensor_parallel`` is the degree that layers are cut by. ``forward`` and ``backward`` are how
+    CostError instead. ``tensor_parallel`` is the degree that layers are cut by. ``partition`` tells which chunk of a
+    module is the first on its rank; without one every chunk counts as first. ``forward`` and ``backward`` are how
     long a rank is busy with a stage; ``stage`` is the part that the engine's clock measures, ``around`` the rest:
     loading its fields, and posting its messages.
     Raises ValueError for an unknown rule or heads that do not divide by the degree.
@@ -49,6 +52,7 @@ class TableCosts:
         *,
         outside: str = "roofline",
         tensor_parallel: int = 1,
+        partition: Partition | None = None,
     ) -> None:
         if outside not in OUTSIDE_RULES:
             raise ValueError(f"outside is {outside!r}: use one of {', '.join(OUTSIDE_RULES)}")
@@ -61,6 +65,8 @@ class TableCosts:
         self._stage = {m.name: rows.get(STAGE + m.name, Row("", {})) for m in model.modules}
         self._post = {m.name: rows.get(POST + m.name, Row("", {})) for m in model.modules}
         self.batch_end = rows.get(BATCH_END, Row("", {})).forward.median
+        self._first = {m.name: rows.get(FIRST + m.name, Row("", {})).forward.median for m in model.modules}
+        self._later = set() if partition is None else later_chunks(partition)
         self._load = {m.name: _by_instances(table.named(LOAD + m.name)) for m in model.modules}
         self._cost = lru_cache(maxsize=8192)(self._uncached)
         self._ratios: Mapping[tuple[str, int], Family] = {}
@@ -79,7 +85,9 @@ class TableCosts:
     def stage(self, kind: str, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Seconds of a forward (``F``) or backward (``B``) between the engine's two marks."""
         slowdown = self.table.slowdown.get(f"{module}/{kind}", 1.0)
-        return self.layers(kind, module, start, stop, sizes) * slowdown + _of(self._stage[module], kind).median
+        first = self._first[module] if kind == "F" and (module, start) not in self._later else 0.0
+        added = _of(self._stage[module], kind).median + first
+        return self.layers(kind, module, start, stop, sizes) * slowdown + added
 
     def layers(self, kind: str, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Seconds of a stage's layers by themselves, without the engine."""
@@ -191,6 +199,16 @@ class TableCosts:
                 [w / p if p > 0 and w > 0 else 1.0 for w, p in zip(whole, parts, strict=True)]
             )
         return {key: Family(values) for key, values in found.items()}
+
+
+def later_chunks(partition: Partition) -> set[tuple[str, int]]:
+    """Chunks, by module and first layer, whose rank holds an earlier one of the same module."""
+    seen, later = set(), set()
+    for chunk in partition.chunks:
+        if (chunk.module, chunk.rank) in seen:
+            later.add((chunk.module, chunk.start))
+        seen.add((chunk.module, chunk.rank))
+    return later
 
 
 def _of(row: Row, kind: str) -> Seconds:

@@ -15,6 +15,7 @@ from ds_dip.costs.model import CostModel
 from ds_dip.costs.roofline import Rates, Roofline
 from ds_dip.costs.table import LatencyTable
 from ds_dip.files import FileError, read_json
+from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model, Sizes
 
 FORMAT = "ds-dip/cost-rules"
@@ -101,9 +102,11 @@ class RuledCosts:
         return total
 
 
-def base_costs(model: Model, rates: Rates, table: LatencyTable | None) -> Roofline | TableCosts:
+def base_costs(
+    model: Model, rates: Rates, table: LatencyTable | None, partition: Partition | None = None
+) -> Roofline | TableCosts:
     """Costs from the table where there is one, from the rates else."""
-    return Roofline(model, rates) if table is None else TableCosts(model, table, rates)
+    return Roofline(model, rates) if table is None else TableCosts(model, table, rates, partition=partition)
 
 
 def with_rules(base: CostModel, model: Model, rules: CostRules | None) -> CostModel:

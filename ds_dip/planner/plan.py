@@ -105,7 +105,7 @@ class Planner:
         self.corrections = Corrections()
         self.dataset = settings.dataset.open() if dataset is None else dataset
         self.sampler = Sampler(len(self.dataset), settings.batch_size, settings.seed)
-        self.base = base_costs(settings.model, settings.rates, settings.table)
+        self.base = base_costs(settings.model, settings.rates, settings.table, settings.partition)
         self.costs: CostModel = with_rules(self.base, settings.model, settings.rules)
         self._sample_costs: dict[tuple[object, ...], float] = {}
 

@@ -83,9 +83,10 @@ def plans_of(engine: Any, reference: ds_dip.DatasetReference, costs: TableCosts,
             schedule=engine.dip.schedule,
             loss=engine.dip.loss,
             link_depth=engine.dip.link_depth,
+            rates=costs.rates,
+            table=costs.table,
         )
     )
-    planner.costs = costs
     return [planner.plan(FIRST + number) for number in range(batches)]
 
 
@@ -144,8 +145,8 @@ def compare_runs(
 def check(s: Mapping[str, Any], model: Model) -> None:
     """Run everything; rank 0 writes the report."""
     table = read_table(s["table"])
-    costs, rank = TableCosts(model, table), dist.get_rank()
     engine, reference = make_engine(model, s)
+    costs, rank = TableCosts(model, table, partition=engine.module.partition), dist.get_rank()
     plans = plans_of(engine, reference, costs, s["batches"])
     place = Place(torch.device(get_accelerator().current_device_name()), getattr(torch, table.dtype))
     rows = compare_layers(costs, plans, place, Patience(s["least"], s["most"]))

@@ -7,7 +7,7 @@ training.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -17,9 +17,10 @@ import torch
 from deepspeed import comm as dist
 
 import ds_dip
-from ds_dip.costs.composed import BATCH_END, ITERATION, LOAD, POST, STAGE, TableCosts
-from ds_dip.costs.corrections import Corrections, Measurement
+from ds_dip.costs.composed import BATCH_END, FIRST, ITERATION, LOAD, POST, STAGE, TableCosts, later_chunks
+from ds_dip.costs.corrections import WINDOW, Corrections, Fit, Measurement
 from ds_dip.costs.table import LatencyTable, Row, Seconds
+from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
 from ds_dip.planner import StepPlan
 from ds_dip.profiling.predict import makespan, spread_of
@@ -115,32 +116,32 @@ def engine_rows(table: LatencyTable, model: Model, s: Mapping[str, Any]) -> Late
 
 
 def with_engine(
-    table: LatencyTable, model: Model, partition: Any, runs: Sequence[tuple[StepPlan, Any]], around: Sequence[Around]
+    table: LatencyTable,
+    model: Model,
+    partition: Partition,
+    runs: Sequence[tuple[StepPlan, Any]],
+    around: Sequence[Around],
 ) -> LatencyTable:
     """The table with what these batches say of the engine; earlier such rows are replaced."""
-    old = (STAGE, LOAD, POST, BATCH_END)
+    old = (STAGE, FIRST, LOAD, POST, BATCH_END)
     table = replace(table, rows=tuple(row for row in table.rows if not row.name.startswith(old)), slowdown={})
-    costs = TableCosts(model, table)
-    chunks = {(chunk.module, chunk.index): chunk for chunk in partition.chunks}
-    stages = []
-    for plan, measured in runs:
-        for interval in (interval for rank in measured.stages for interval in rank):
-            stage = interval.stage
-            chunk = chunks[stage.module, stage.chunk]
-            sizes = plan.batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
-            known = costs.layers(stage.kind, stage.module, chunk.start, chunk.stop, sizes)
-            stages.append(Measurement(stage.module, stage.kind, known, interval.end - interval.start))
-    fits = {(fit.module, fit.kind): fit for fit in Corrections().updated(stages).fits}
+    stages = _stages(TableCosts(model, table), partition, runs)
     rows, slowdown = list(table.rows), dict[str, float]()
     for module in model.modules:
         name = module.name
-        added = {kind: fits[name, kind].offset if (name, kind) in fits else 0.0 for kind in "FB"}
+        own = [stage for stage in stages if stage.measurement.module == name]
+        # Where a rank holds several chunks, the later ones tell what a stage takes by itself.
+        plain = [s for s in own if s.later] or own
+        fits = {fit.kind: fit for fit in Corrections().updated(_even(s.measurement for s in plain)).fits}
+        added = {kind: fits[kind].offset if kind in fits else 0.0 for kind in "FB"}
         rows.append(Row(STAGE + name, {}, forward=Seconds(added["F"]), backward_input=Seconds(added["B"])))
-        slowdown |= {f"{name}/{kind}": fits[name, kind].factor for kind in "FB" if (name, kind) in fits}
+        slowdown |= {f"{name}/{kind}": fit.factor for kind, fit in fits.items()}
+        if any(s.later for s in own):
+            rows.append(_first(name, own, fits["F"]))
         rows += _loads(name, around)
-        rows.append(_posts(name, around, sum(m.module == name and m.kind == "F" for m in stages)))
+        rows.append(_posts(name, around, sum(s.measurement.kind == "F" for s in own)))
     table = replace(table, rows=tuple(rows), slowdown=slowdown)
-    costs = TableCosts(model, table)
+    costs = TableCosts(model, table, partition=partition)
     spans = [
         (makespan(plan, model, partition, costs, table.dtype), measured.executed, measured.iteration)
         for plan, measured in runs
@@ -149,6 +150,47 @@ def with_engine(
     ends = [iteration - executed for _, executed, iteration in spans]
     end = Row(BATCH_END, {}, forward=_seconds(ends), repeats=len(ends))
     return replace(table, rows=(*table.rows, end), slowdown=slowdown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A stage that ran, beside its layers by themselves; ``later`` if its rank holds an earlier chunk of the module."""
+
+    measurement: Measurement
+    later: bool
+
+
+def _stages(costs: TableCosts, partition: Partition, runs: Sequence[tuple[StepPlan, Any]]) -> list[_Ran]:
+    chunks, later = {(chunk.module, chunk.index): chunk for chunk in partition.chunks}, later_chunks(partition)
+    found = []
+    for plan, measured in runs:
+        for interval in (interval for rank in measured.stages for interval in rank):
+            stage = interval.stage
+            chunk = chunks[stage.module, stage.chunk]
+            sizes = plan.batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
+            known = costs.layers(stage.kind, stage.module, chunk.start, chunk.stop, sizes)
+            measurement = Measurement(stage.module, stage.kind, known, interval.end - interval.start)
+            found.append(_Ran(measurement, (chunk.module, chunk.start) in later))
+    return found
+
+
+def _even(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """An even choice of at most a window of each kind: all batches count, early and late in them."""
+    kinds: dict[str, list[Measurement]] = {}
+    for measurement in measurements:
+        kinds.setdefault(measurement.kind, []).append(measurement)
+    return [m for own in kinds.values() for m in own[:: -(-len(own) // WINDOW)]]
+
+
+def _first(module: str, stages: Sequence[_Ran], fit: Fit) -> Row:
+    """What a forward takes longer in the first chunk of a rank."""
+    more = [
+        s.measurement.measured - (fit.factor * s.measurement.predicted + fit.offset)
+        for s in stages
+        if s.measurement.kind == "F" and not s.later
+    ]
+    seconds = _seconds(more)
+    return Row(FIRST + module, {}, forward=Seconds(max(0.0, seconds.median), seconds.spread), repeats=len(more))
 
 
 def _seconds(values: Sequence[float]) -> Seconds:

@@ -1,0 +1,104 @@
+"""What a dataset asks of a model: histograms of sampled metadata, and the samples themselves for the partitioner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ds_dip.data import DatasetReference, SampleMetadata, write_batch
+from ds_dip.files import check_writable, write_json
+
+FORMAT = "ds-dip/data-profile"
+#: Samples that are looked at unless told otherwise, as DFLOP's data profiler does.
+SAMPLES = 10_000
+_BINS = 24
+_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+#: What is counted of a module: instances a sample, the size of each, and a sample's tokens.
+COUNTS = ("instances", "size", "tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts of whole numbers: ``edges`` has one more than ``counts``; a bin holds its lower edge."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    mean: float
+    quantiles: Mapping[str, float]
+
+
+def histogram(values: Sequence[int]) -> Histogram:
+    """The histogram of at least one number."""
+    array = np.asarray(values)
+    bins = min(_BINS, int(array.max() - array.min()) + 1)
+    counts, edges = np.histogram(array, bins=bins, range=(array.min() - 0.5, array.max() + 0.5))
+    quantiles = {f"{q:g}": float(np.quantile(array, q)) for q in _QUANTILES}
+    return Histogram(
+        tuple(float(e) for e in edges), tuple(int(c) for c in counts), round(float(array.mean()), 4), quantiles
+    )
+
+
+def sample(reference: DatasetReference, count: int, seed: int) -> list[SampleMetadata]:
+    """Metadata of samples drawn without replacement, in the dataset's order."""
+    dataset = reference.open()
+    total = len(dataset)
+    if count >= total:
+        return [dataset.metadata(index) for index in range(total)]
+    picked = np.random.default_rng(seed).choice(total, size=count, replace=False)
+    return [dataset.metadata(int(index)) for index in sorted(picked)]
+
+
+def histograms(samples: Sequence[SampleMetadata]) -> dict[str, dict[str, Histogram]]:
+    """Per module the histograms of ``COUNTS``; sizes are left out where no sample has an instance."""
+    names = list(dict.fromkeys(name for s in samples for name in s.modules))
+    found = {}
+    for name in names:
+        own = [s.modules.get(name, ()) for s in samples]
+        values = {
+            "instances": [len(sizes) for sizes in own],
+            "size": [size for sizes in own for size in sizes],
+            "tokens": [sum(sizes) for sizes in own],
+        }
+        found[name] = {count: histogram(numbers) for count, numbers in values.items() if numbers}
+    return found
+
+
+def profile_data(reference: DatasetReference, out: Path, count: int = SAMPLES, seed: int = 0) -> dict[str, Any]:
+    """Sample a dataset, write the histograms to ``out`` and the samples next to it as ``.jsonl``; the document.
+
+    Raises TargetError where these cannot be written, and ValueError where the dataset cannot be opened.
+    """
+    lines = out.with_suffix(".jsonl")
+    check_writable(out)
+    check_writable(lines)
+    samples = sample(reference, count, seed)
+    if not samples:
+        raise ValueError(f"dataset factory {reference.factory!r} gave a dataset of no samples; give it some")
+    document = {
+        "format": FORMAT,
+        "version": 1,
+        "dataset": reference.document(),
+        "samples": len(samples),
+        "seed": seed,
+        "batch": lines.name,
+        "loss_tokens": _document(histogram([s.loss_tokens for s in samples])),
+        "modules": {
+            name: {count: _document(of) for count, of in counts.items()} for name, counts in histograms(samples).items()
+        },
+    }
+    write_batch(lines, samples)
+    write_json(out, document)
+    return document
+
+
+def _document(of: Histogram) -> dict[str, Any]:
+    return {
+        "edges": list(of.edges),
+        "counts": list(of.counts),
+        "mean": of.mean,
+        "quantiles": dict(of.quantiles),
+    }
