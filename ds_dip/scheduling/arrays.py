@@ -7,13 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ds_dip.scheduling.problem import KINDS, Problem, ProblemError
-from ds_dip.scheduling.validation import validate
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from ds_dip.scheduling.columns import Floats, Ints, columns_of
+from ds_dip.scheduling.problem import Problem, ProblemError
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +101,6 @@ def arrays_of(problem: Problem) -> Arrays:
     known = _recent.get(id(problem))
     if known is not None and known.problem is problem:
         return known
-    validate(problem)
     arrays = _build(problem)
     while len(_recent) >= 4:
         _recent.pop(next(iter(_recent)), None)
@@ -114,28 +109,16 @@ def arrays_of(problem: Problem) -> Arrays:
 
 
 def _build(problem: Problem) -> Arrays:
-    tasks = problem.tasks
-    n = len(tasks)
-    names = {name: code for code, name in enumerate(sorted({task.module for task in tasks}))}
-    code = {kind: number for number, kind in enumerate(KINDS)}
-    columns = {
-        name: np.array([getattr(task, name) for task in tasks], dtype=np.int64)
-        for name in ("id", "rank", "chunk", "segment", "microbatch", "sub")
-    }
-    columns["module"] = np.array([names[task.module] for task in tasks], dtype=np.int64)
-    columns["kind"] = np.array([code[task.kind] for task in tasks], dtype=np.int64)
-    numbers: dict[str, Floats] = {
-        name: np.array([getattr(task, name) for task in tasks], dtype=np.float64)
-        for name in ("duration", "acquire", "release", "tail")
-    }
+    n = len(problem.tasks)
+    given = columns_of(problem)
     identity = ("rank", "kind", "chunk", "segment", "module", "sub", "microbatch")
-    order = np.lexsort([*numbers.values(), *(columns[name] for name in identity)]) if n else np.zeros(0, np.int64)
-    columns = {name: values[order] for name, values in columns.items()}
-    numbers = {name: values[order] for name, values in numbers.items()}
-    index = {int(task): position for position, task in enumerate(columns["id"])}
-    before = np.array([index[edge[0]] for edge in problem.edges], dtype=np.int64)
-    after = np.array([index[edge[1]] for edge in problem.edges], dtype=np.int64)
-    delay = np.array([edge[2] for edge in problem.edges], dtype=np.float64)
+    order = np.lexsort([*given.numbers.values(), *(given.integers[name] for name in identity)])
+    columns = {name: values[order] for name, values in given.integers.items()}
+    numbers = {name: values[order] for name, values in given.numbers.items()}
+    index = dict(zip(columns["id"].tolist(), range(n), strict=True))
+    place = np.empty(n, dtype=np.int64)
+    place[order] = np.arange(n)
+    before, after, delay = place[given.before], place[given.after], given.delay
     succ_ptr, succ, succ_delay = _rows(n, before, after, delay)
     pred_ptr, pred, pred_delay = _rows(n, after, before, delay)
     topo, depth = _sort(columns["id"], succ_ptr, succ, pred_ptr)

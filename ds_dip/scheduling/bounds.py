@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import replace
 
 import numpy as np
@@ -86,25 +85,9 @@ def _head_work_tail(arrays: Arrays, head: Floats, tail: Floats) -> float:
 
 
 def _one_machine(arrays: Arrays, head: Floats, tail: Floats, rank: int) -> float:
-    """Jackson's preemptive schedule of one rank: the longest tail first; optimal with preemption."""
+    """Jackson's preemptive schedule of one rank: optimal with preemption."""
+    from ds_dip.scheduling import kernels
+
     own = np.nonzero(arrays.rank == rank)[0]
-    coming = sorted(zip(head[own].tolist(), tail[own].tolist(), arrays.duration[own].tolist(), strict=True))
-    ready: list[tuple[float, float]] = []
-    now = best = 0.0
-    position = 0
-    while position < len(coming) or ready:
-        if not ready:
-            now = max(now, coming[position][0])
-        while position < len(coming) and coming[position][0] <= now:
-            _, after, work = coming[position]
-            heapq.heappush(ready, (-after, work))
-            position += 1
-        after, work = heapq.heappop(ready)
-        until = coming[position][0] if position < len(coming) else np.inf
-        if now + work <= until:
-            now += work
-            best = max(best, now - after)
-        else:
-            heapq.heappush(ready, (after, work - (until - now)))
-            now = float(until)
-    return best
+    own = own[np.argsort(head[own], kind="stable")]
+    return float(kernels.preemptive(head[own], arrays.duration[own], tail[own]))

@@ -107,7 +107,7 @@ def _model(cp_model: Any, arrays: Arrays, scale: float, result: Result) -> tuple
 
 def _memory(model: Any, arrays: Arrays, starts: list[Any], duration: list[int], horizon: int) -> None:
     """Each acquire lives until its release; demands are rounded down, so that the bound holds."""
-    residences = lifetimes(arrays)
+    residences = [*zip(*(values.tolist() for values in lifetimes(arrays)), strict=True)]
     for rank in range(arrays.ranks):
         capacity = float(arrays.capacity[rank])
         if math.isinf(capacity):

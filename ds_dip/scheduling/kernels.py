@@ -161,3 +161,45 @@ def longest(
             found[pair] = time[target[pair]] + duration[target[pair]]
         time[target[pair]] = -1.0
     return found
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def preemptive(head: Floats, duration: Floats, tail: Floats) -> float:
+    """Jackson's preemptive schedule of one machine, the longest tail first; ``head`` (k,) rises."""
+    many = head.shape[0]
+    left = duration.copy()
+    heap = np.empty(many, dtype=np.int64)
+    size = coming = 0
+    now = best = 0.0
+    while coming < many or size:
+        if not size:
+            now = max(now, head[coming])
+        while coming < many and head[coming] <= now:
+            spot = size
+            size += 1
+            while spot and tail[heap[(spot - 1) >> 1]] < tail[coming]:
+                heap[spot] = heap[(spot - 1) >> 1]
+                spot = (spot - 1) >> 1
+            heap[spot] = coming
+            coming += 1
+        task = heap[0]
+        until = head[coming] if coming < many else np.inf
+        if now + left[task] > until:
+            left[task] -= until - now
+            now = until
+            continue
+        now += left[task]
+        best = max(best, now + tail[task])
+        size -= 1
+        moved = heap[size]
+        spot = 0
+        while 2 * spot + 1 < size:
+            child = 2 * spot + 1
+            if child + 1 < size and tail[heap[child + 1]] > tail[heap[child]]:
+                child += 1
+            if tail[heap[child]] <= tail[moved]:
+                break
+            heap[spot] = heap[child]
+            spot = child
+        heap[spot] = moved
+    return best

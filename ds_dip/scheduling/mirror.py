@@ -18,10 +18,11 @@ def mirrored(arrays: Arrays) -> Arrays:
     Tails are left out, as they lie before the mirror's start; re-time an order read backwards.
     """
     if "mirror" not in arrays.cache:
-        depth = np.zeros(arrays.n, dtype=np.int64)
-        for task in arrays.topo[::-1].tolist():
-            for edge in range(arrays.succ_ptr[task], arrays.succ_ptr[task + 1]):
-                depth[task] = max(depth[task], depth[arrays.succ[edge]] + 1)
+        from ds_dip.scheduling import kernels
+
+        topo, hops = arrays.topo[::-1].copy(), np.ones(arrays.n)
+        rows = (arrays.pred_ptr, arrays.pred, np.zeros(len(arrays.pred)))
+        depth = kernels.reach(topo, *rows, hops, np.zeros(arrays.n)).astype(np.int64)
         arrays.cache["mirror"] = replace(
             arrays,
             kind=np.where(arrays.kind == 0, 1, 0),
@@ -34,7 +35,7 @@ def mirrored(arrays: Arrays) -> Arrays:
             pred_ptr=arrays.succ_ptr,
             pred=arrays.succ,
             pred_delay=arrays.succ_delay,
-            topo=arrays.topo[::-1].copy(),
+            topo=topo,
             depth=depth,
             priority=arrays.n - 1 - arrays.priority,
             cache={},

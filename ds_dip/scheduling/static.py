@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 
 import numpy as np
@@ -72,57 +71,24 @@ def list_order(
     ``limit`` bounds the microbatches in flight on a rank, admitted in first-come order; ``mask``
     leaves out tasks and their edges.
     """
+    from ds_dip.scheduling import listing
+
     inside = np.ones(arrays.n, dtype=bool) if mask is None else mask
-    key = (arrays.group * arrays.n + priority).tolist()
-    kind, rank, group = arrays.kind.tolist(), arrays.rank.tolist(), arrays.group.tolist()
-    pointer, succ = arrays.succ_ptr.tolist(), arrays.succ.tolist()
-    waiting = [0] * arrays.n
-    left: list[dict[int, int]] = [defaultdict(int) for _ in range(arrays.ranks)]
-    members = np.nonzero(inside)[0].tolist()
-    for task in members:
-        left[rank[task]][group[task]] += 1
-        for edge in range(pointer[task], pointer[task + 1]):
-            waiting[succ[edge]] += 1
-    coming = [sorted(groups, reverse=True) for groups in left]
-    flying: list[set[int]] = [set() for _ in range(arrays.ranks)]
-    heaps: list[list[list[tuple[int, int]]]] = [[[], [], []] for _ in range(arrays.ranks)]
-    orders: list[list[int]] = [[] for _ in range(arrays.ranks)]
-    for task in members:
-        if not waiting[task]:
-            heapq.heappush(heaps[rank[task]][kind[task]], (key[task], task))
-    remaining = len(members)
-
-    def admitted(own: int, number: int) -> bool:
-        if number in flying[own]:
-            return True
-        if coming[own][-1] != number or len(flying[own]) >= limit[own]:
-            return False
-        flying[own].add(coming[own].pop())
-        return True
-
-    while remaining:
-        picked = []
-        for own, (forward, backward, weight) in enumerate(heaps):
-            if backward and admitted(own, group[backward[0][1]]):
-                picked.append(heapq.heappop(backward)[1])
-            elif forward and admitted(own, group[forward[0][1]]):
-                picked.append(heapq.heappop(forward)[1])
-            elif weight:
-                picked.append(heapq.heappop(weight)[1])
-        if not picked:
-            raise BaselineError("its limit of microbatches in flight blocks itself on this problem's edges")
-        remaining -= len(picked)
-        for task in picked:
-            own, number = rank[task], group[task]
-            orders[own].append(task)
-            left[own][number] -= 1
-            if not left[own][number]:
-                flying[own].discard(number)
-            for after in succ[pointer[task] : pointer[task + 1]]:
-                waiting[after] -= 1
-                if not waiting[after] and inside[after]:
-                    heapq.heappush(heaps[rank[after]][kind[after]], (key[after], after))
-    return orders
+    slot = arrays.rank * 3 + arrays.kind
+    word = np.concatenate([[0], np.cumsum((np.bincount(slot, minlength=3 * arrays.ranks) + 63) // 64)])
+    order = np.lexsort([priority, arrays.group, slot])
+    first = np.searchsorted(slot[order], np.arange(3 * arrays.ranks))
+    spot, at = np.empty(arrays.n, dtype=np.int64), np.zeros(64 * int(word[-1]), dtype=np.int64)
+    spot[order] = 64 * word[slot[order]] + np.arange(arrays.n) - first[slot[order]]
+    at[spot] = np.arange(arrays.n)
+    left = np.zeros((arrays.ranks, arrays.groups()), dtype=np.int64)
+    np.add.at(left, (arrays.rank[inside], arrays.group[inside]), 1)
+    sequence = np.empty(arrays.n, dtype=np.int64)
+    rows = (arrays.group, arrays.succ_ptr, arrays.succ, inside, np.array(limit, dtype=np.int64))
+    count = listing.list_slots(slot, spot, at, word, *rows, left, sequence)
+    if count < np.count_nonzero(inside):
+        raise BaselineError("its limit of microbatches in flight blocks itself on this problem's edges")
+    return by_rank(arrays, sequence[:count])
 
 
 def interleaved_order(arrays: Arrays) -> list[list[int]]:

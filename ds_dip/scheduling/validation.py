@@ -21,7 +21,7 @@ LARGEST_SUM = 1e300
 
 def validate(problem: Problem) -> None:
     """Raise ProblemError at the first fault (cycles are found when the arrays are made)."""
-    _capacities(problem)
+    check_capacities(problem)
     by_id = _tasks(problem)
     for before, after, delay in problem.edges:
         for end in (before, after):
@@ -44,7 +44,8 @@ def _good(value: float) -> bool:
     return isinstance(value, NUMBERS) and 0 <= value <= sys.float_info.max
 
 
-def _capacities(problem: Problem) -> None:
+def check_capacities(problem: Problem) -> None:
+    """Raise ProblemError where ranks and capacities do not go together."""
     if problem.ranks < 1:
         raise ProblemError(f"ranks is {problem.ranks}; a problem needs at least 1 rank")
     if len(problem.memory_capacity) != problem.ranks:
