@@ -64,5 +64,8 @@ def test_a_frozen_parameter_is_only_held() -> None:
 
 def test_what_is_left_for_activations() -> None:
     memory = Memory(bytes=1000.0, link_depth=3, headroom=0.1)
-    assert memory.activations(500.0, 50.0) == 1000 * 0.9 - 500 - 3 * 50
-    assert Memory().activations(500.0, 50.0) is None
+    assert memory.activations(0, 500.0, 50.0) == 1000 * 0.9 - 500 - 3 * 50
+    assert Memory().activations(0, 500.0, 50.0) is None
+    assert Memory(limits=(5.0, None)).activations(0, 500.0, 50.0) == 5.0
+    limited = Memory(bytes=1000.0, link_depth=3, headroom=0.1, limits=(100.0, 900.0))
+    assert [limited.activations(rank, 500.0, 50.0) for rank in range(2)] == [100.0, 250.0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +46,10 @@ def _pairs(name: str, help: str) -> Callable[[Any], Any]:
 @click.option("--data", type=_PATH, help="Metadata of samples, a ds-dip/batch file.")
 @click.option("--dataset", help="Instead: a dataset's factory, PACKAGE.MODULE:CALLABLE.")
 @click.option("--dataset-options", default="{}", help="Options of the factory, a JSON object.")
-@click.option("--table", type=_PATH, help="Latency table of the machine, from ds-dip profile (default: a roofline).")
-@_pairs("--rate", "A rate of the roofline: flops=4e14.")
+@click.option("--table", type=_PATH, help="Latency table of the machine, from ds-dip profile.")
+@click.option("--device", type=_PATH, help="Instead: a device's description, for a roofline.")
+@click.option("--link", type=click.Choice(["node", "network"]), default="node", help="Which of its links ranks use.")
+@_pairs("--rate", "Replace a rate of the roofline: flops=4e14.")
 @click.option("--deepspeed-config", type=_PATH, help="DeepSpeed JSON of the run: batch, data type, schedule, seed.")
 @click.option("--batch-size", type=_COUNT, help="Samples of a global batch.")
 @click.option("--microbatches", type=_COUNT, help="Microbatches a replica.")
@@ -72,6 +74,7 @@ def command(**given: Any) -> None:
     scheduled as training does it. The rule of DIP's paper is scored too, and the answer is never slower.
     An OUT that was made from the same inputs is kept.
     """
+    from ds_dip.config import read_config
     from ds_dip.models import load_model
     from ds_dip.partition.memory import Memory
     from ds_dip.partition.offline import Inputs, partition_offline
@@ -86,7 +89,8 @@ def command(**given: Any) -> None:
     document = _run(given)
     try:
         costs, compute, costs_sha256 = _costs(model, given, document)
-        workload, schedule, link_depth = _workload(given, document)
+        workload = _workload(given, document)
+        dip = read_config(document)
         options = _options(given)
     except ValueError as error:
         if type(error) is not ValueError:
@@ -97,18 +101,19 @@ def command(**given: Any) -> None:
         ranks=given["ranks"],
         workload=workload,
         costs_sha256=costs_sha256,
-        schedule=schedule,
+        schedule=dip.schedule,
         memory=Memory(
             bytes=None if given["memory_gb"] is None else given["memory_gb"] * 1e9,
             compute=compute,
             replicas=given["replicas"],
-            link_depth=link_depth,
+            link_depth=dip.link_depth,
+            limits=dip.capacity(given["ranks"]),
         ),
         options=options,
     )
     with _progress() as progress:
         _, kept = partition_offline(
-            inputs, costs, lambda problem: fastest(problem, schedule), out, again=given["again"], progress=progress
+            inputs, costs, lambda problem: fastest(problem, dip.schedule), out, again=given["again"], progress=progress
         )
     _report(out, kept, given["as_json"])
 
@@ -133,43 +138,36 @@ def _run(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _costs(model: Model, given: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[CostModel, str, str]:
-    """(the cost model, the data type it is for, a hash of where its numbers come from)."""
-    from ds_dip.costs.roofline import Rates, Roofline
-    from ds_dip.partition.offline import digest
+    """(the cost model, the data type it is for, a hash of what it is made from)."""
+    from ds_dip.config import read_config
+    from ds_dip.costs.roofline import Rates
+    from ds_dip.costs.table import read_table
+    from ds_dip.partition.sources import cost_source
+    from ds_dip.partition.workload import compute_of
 
-    compute = given["compute"] or _compute(document)
-    if given["table"] is not None:
-        import hashlib
+    dip = read_config(document)
+    table = dip.table if given["table"] is None else given["table"]
+    if table is not None and given["device"] is not None:
+        raise click.UsageError(f"--device is for a roofline, and {table} holds measured costs; leave one of them out")
+    compute = given["compute"] or compute_of(document)
+    if given["compute"] is None and given["deepspeed_config"] is None and table is not None:
+        compute = read_table(table).dtype
+    rates = Rates(compute=compute)
+    if given["device"] is not None:
+        from ds_dip.costs.devices import read_device
 
-        from ds_dip.costs.composed import TableCosts
-        from ds_dip.costs.table import read_table
-
-        if given["rate"]:
-            raise click.UsageError("--rate is for the roofline, and --table is given; leave one of them out")
-        table = read_table(given["table"])
-        if compute not in (None, table.dtype):
-            raise click.UsageError(f"{given['table']} was measured in {table.dtype}, and the run is in {compute}")
-        return TableCosts(model, table), table.dtype, hashlib.sha256(given["table"].read_bytes()).hexdigest()
-    rates = Rates(compute=compute or "float32")
+        rates = read_device(given["device"]).rates(compute, given["link"])
     known = [field.name for field in fields(Rates) if field.name != "compute"]
     for name, value in given["rate"]:
         if name not in known:
             raise click.UsageError(f"--rate {name}={value}: use one of {', '.join(known)}")
         rates = replace(rates, **{name: _number("--rate", name, value, float)})
-    return Roofline(model, rates), rates.compute, digest(asdict(rates))
+    costs, sha256 = cost_source(model, rates, table, dip.cost_rules)
+    return costs, compute, sha256
 
 
-def _compute(document: Mapping[str, Any]) -> str | None:
-    """The data type that a DeepSpeed configuration trains in, None where there is none."""
-    for block, name in (("bf16", "bfloat16"), ("bfloat16", "bfloat16"), ("fp16", "float16")):
-        setting = document.get(block)
-        if isinstance(setting, Mapping) and setting.get("enabled") is True:
-            return name
-    return "float32" if document else None
-
-
-def _workload(given: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[Workload, str, int]:
-    """(the sample batches, the schedule they are scored with, messages in flight on a link)."""
+def _workload(given: Mapping[str, Any], document: Mapping[str, Any]) -> Workload:
+    """The sample batches."""
     from ds_dip.config import read_config
     from ds_dip.data import DatasetReference, read_batch
     from ds_dip.partition.workload import Workload, batch_shape, draw
@@ -193,7 +191,7 @@ def _workload(given: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[Wo
         size, metadata = len(dataset), dataset.metadata
     seed = dip.planner.seed if given["seed"] is None else given["seed"]
     batches = draw(size, metadata, batch_size, given["batches"], seed)
-    return Workload(batches, microbatches, given["replicas"], dip.loss), dip.schedule, dip.link_depth
+    return Workload(batches, microbatches, given["replicas"], dip.loss)
 
 
 def _options(given: Mapping[str, Any]) -> SearchOptions:

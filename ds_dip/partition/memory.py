@@ -20,7 +20,8 @@ class Memory:
     ``bytes`` is what a rank's device has, None for no limit. Weights are in ``compute``, gradients
     are accumulated in fp32, and Adam's state (with the fp32 weights of a run in half precision) is
     shared among ``replicas`` (ZeRO-1). ``link_depth`` messages of the largest size are in flight, and
-    ``headroom`` is the share left to the allocator.
+    ``headroom`` is the share left to the allocator. ``limits`` caps the bytes of activations on every
+    rank beside that, as ``dip.memory_gb`` does; empty and None are no limit.
     """
 
     bytes: float | None = None
@@ -28,6 +29,7 @@ class Memory:
     replicas: int = 1
     link_depth: int = 4
     headroom: float = 0.05
+    limits: tuple[float | None, ...] = ()
 
     def state(self, model: Model, partition: Partition) -> tuple[float, ...]:
         """Bytes of parameters, gradients and optimizer state on every rank."""
@@ -44,14 +46,16 @@ class Memory:
             each += _FP32 + (_MOMENTS + (_MASTER if width < _FP32 else 0)) / self.replicas
         return each * sum(parameters(layer) for layer in module.layers[chunk.start : chunk.stop])
 
-    def activations(self, state: float, message: float) -> float | None:
-        """Bytes left for activations on a rank with this state, and messages of at most ``message`` bytes.
+    def activations(self, rank: int, state: float, message: float) -> float | None:
+        """Bytes for activations on a rank with this state, and messages of at most ``message`` bytes.
 
         Not positive where nothing is left; None without a limit.
         """
+        limit = self.limits[rank] if self.limits else None
         if self.bytes is None:
-            return None
-        return self.bytes * (1 - self.headroom) - state - self.link_depth * message
+            return limit
+        left = self.bytes * (1 - self.headroom) - state - self.link_depth * message
+        return left if limit is None else min(left, limit)
 
 
 def parameters(layer: Layer) -> int:

@@ -69,21 +69,24 @@ def partition_offline(
     inputs: Inputs,
     costs: CostModel,
     scheduler: Scheduler,
-    path: str | Path,
+    path: str | Path | None = None,
     *,
     again: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Partition, bool]:
     """(the partition, whether it was taken from ``path``) after a search whose outcome is written to ``path``.
 
-    A file made from the same inputs is taken as it is, unless ``again``; any other is replaced.
+    A file made from the same inputs is taken as it is, unless ``again``; any other is replaced. Without
+    a path nothing is written.
     Raises PartitionError and ValueError as ``search`` does, and OSError where the file cannot be written.
     """
-    if not again and (known := _known(inputs, path)) is not None:
+    if path is not None and not again and (known := _known(inputs, path)) is not None:
         return known, True
     scorer = Scorer(inputs.model, inputs.workload, costs, scheduler, inputs.memory)
     found = search(scorer, inputs.ranks, inputs.options, progress)
     best = found.best
+    if path is None:
+        return best.partition, False
     record = {
         "table_sha256": inputs.costs_sha256,
         "inputs_sha256": inputs.sha256,

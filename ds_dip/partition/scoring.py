@@ -174,7 +174,7 @@ class Scorer:
             for sizes in [microbatch.sub_sizes(chunk.module, sub)]
             for spec in self.model.module(chunk.module).layers[chunk.stop - 1].output
         )
-        left = tuple(self.memory.activations(held, message) for held in state)
+        left = tuple(self.memory.activations(rank, held, message) for rank, held in enumerate(state))
         for rank, (held, own) in enumerate(zip(state, left, strict=True)):
             if own is not None and own <= 0:
                 assert self.memory.bytes is not None

@@ -106,6 +106,15 @@ def _count(document: Mapping[str, Any], name: str) -> int | None:
     return value
 
 
+def compute_of(document: Mapping[str, Any]) -> str:
+    """The data type that a DeepSpeed configuration trains in."""
+    for block, name in (("bf16", "bfloat16"), ("bfloat16", "bfloat16"), ("fp16", "float16")):
+        setting = document.get(block)
+        if isinstance(setting, Mapping) and setting.get("enabled") is True:
+            return name
+    return "float32"
+
+
 def typical(model: Model, module: str, workload: Workload, instances: int) -> Sizes:
     """``instances`` equal instances of a module, each as large as the workload's mean one, in tokens."""
     tokens = merged = count = 0

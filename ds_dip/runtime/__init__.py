@@ -4,9 +4,10 @@ from ds_dip.planner import ChannelError, PlanSourceError
 from ds_dip.runtime.engine import DIPEngine
 from ds_dip.runtime.executor import StageError
 from ds_dip.runtime.finite import NonFiniteError
-from ds_dip.runtime.initialize import initialize, load_config, partition_for
+from ds_dip.runtime.initialize import initialize, load_config
 from ds_dip.runtime.measure import Measured
 from ds_dip.runtime.module import DIPModule
+from ds_dip.runtime.partitioning import partition_for
 from ds_dip.runtime.shutdown import shutdown
 from ds_dip.runtime.transport import TransportError
 

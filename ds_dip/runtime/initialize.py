@@ -15,9 +15,6 @@ from deepspeed.runtime.config import DeepSpeedConfig
 
 from ds_dip.config import ConfigError, read_config, refuse_unsupported
 from ds_dip.data import Dataset, DatasetReference
-from ds_dip.models.partition import Partition
-from ds_dip.models.spec import Model
-from ds_dip.partition import make_partition, read_partition
 from ds_dip.planner import PlanSource
 from ds_dip.runtime.engine import DIPEngine
 from ds_dip.runtime.module import DIPModule
@@ -43,23 +40,6 @@ def load_config(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     read_config(document)
     refuse_unsupported(document)
     return document
-
-
-def partition_for(model: Model, config: Mapping[str, Any], ranks: int) -> Partition:
-    """The partition that a configuration's ``"dip"`` block asks for: its file, or a cut by its laps.
-
-    Raises a ValueError where it does not fit the model or the number of pipeline ranks.
-    """
-    dip = read_config(config)
-    if dip.partition is None:
-        return make_partition(model, ranks, dict(dip.laps), dict(dip.sub_microbatch))
-    partition = read_partition(dip.partition, model)
-    if partition.ranks != ranks:
-        raise ConfigError(
-            f'"dip.partition" is {dip.partition!r}, made for {partition.ranks} pipeline ranks, and this run has '
-            f"{ranks}; make a partition for {ranks} ranks or start {partition.ranks} a replica"
-        )
-    return partition
 
 
 def initialize(

@@ -13,10 +13,12 @@ from deepspeed.runtime.pipe.module import LayerSpec, PipelineModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ds_dip.data import DatasetReference
 from ds_dip.models.context import Context
 from ds_dip.models.dropout import Dropout
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model
+from ds_dip.runtime.partitioning import partition_for
 
 #: A layer that is still to be built: DeepSpeed's LayerSpec or TiedLayerSpec, or a factory without arguments.
 LayerFactory: TypeAlias = "LayerSpec | Callable[[], nn.Module]"
@@ -47,6 +49,10 @@ class DIPModule(PipelineModule):
     a TiedLayerSpec's ``forward_fn`` as ``forward_fn(module, x, context)``. ``loss_fn(output,
     context)`` is the loss summed over the microbatch. Other arguments are PipelineModule's.
 
+    Without a ``partition``, ``partition_method`` makes one for ``num_stages`` ranks as ``partition_for``
+    does: DeepSpeed's ``parameters`` (the default), ``uniform`` and ``type:REGEX``, and ``profile``, which
+    searches K, B and bounds by ``config`` and the batches of ``training_data``.
+
     Raises ValueError where layers, model and partition disagree.
     """
 
@@ -55,14 +61,28 @@ class DIPModule(PipelineModule):
     def __init__(
         self,
         model: Model,
-        partition: Partition,
+        partition: Partition | None,
         layers: Mapping[str, Sequence[LayerFactory]],
         loss_fn: LossFunction,
+        *,
+        config: Mapping[str, Any] | None = None,
+        training_data: DatasetReference | None = None,
         **kwargs: Any,
     ) -> None:
-        _agree(model, partition, layers)
         if not dist.is_initialized():
             dist.init_distributed(dist_backend=get_accelerator().communication_backend_name())
+        method = kwargs.pop("partition_method", None)
+        if partition is None:
+            ranks = _stages(kwargs)
+            partition = partition_for(
+                model, config or {}, ranks, method=method or "parameters", training_data=training_data
+            )
+        elif method is not None:
+            raise ValueError(
+                f"partition_method is {method!r}, and a partition is given; leave the method out, or give None as the "
+                "partition"
+            )
+        _agree(model, partition, layers)
         if not kwargs.get("topology") and dist.get_world_size() % partition.ranks:
             raise ValueError(
                 f"the job has {dist.get_world_size()} ranks, no multiple of the partition's {partition.ranks}: "
@@ -176,6 +196,16 @@ class DIPModule(PipelineModule):
         # The base class does it after each chunk, of which ranks may hold different numbers.
         if not self._loading:
             super()._synchronize_tied_weights()
+
+
+def _stages(arguments: Mapping[str, Any]) -> int:
+    """The number of pipeline ranks that PipelineModule's arguments ask for."""
+    if (topology := arguments.get("topology")) is not None:
+        return int(topology.get_dim("pipe"))
+    stages = arguments.get("num_stages")
+    if not isinstance(stages, int) or stages < 1:
+        raise ValueError(f"num_stages is {stages!r}, and there is no partition; give the number of pipeline ranks")
+    return stages
 
 
 def _key_dropout(layer: nn.Module, name: str) -> bool:

@@ -1,0 +1,39 @@
+"""Where a partition's costs come from: a latency table or rates, and a user's rules over them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+
+from ds_dip.costs.model import CostModel
+from ds_dip.costs.roofline import Rates
+from ds_dip.costs.rules import base_costs, read_rules, with_rules
+from ds_dip.costs.table import read_table
+from ds_dip.models.spec import Model
+from ds_dip.partition.offline import digest
+
+
+def cost_source(
+    model: Model, rates: Rates, table: str | Path | None = None, rules: str | Path | None = None
+) -> tuple[CostModel, str]:
+    """(the cost model of a run, a hash of the files and rates that it is made from).
+
+    With a table the hash is that of its bytes, unless there are rules. Raises FileError for a file that
+    cannot be used, CostError for a factory that cannot, and ValueError for a table of another data type
+    than ``rates.compute``.
+    """
+    found = None if table is None else read_table(table)
+    if found is not None and found.dtype != rates.compute:
+        raise ValueError(
+            f"{table}: was made for {found.dtype}, and the run is in {rates.compute}; give a table that ds-dip profile "
+            f"--dtype {rates.compute} made"
+        )
+    sha256 = digest(asdict(rates)) if table is None else _sha256(table)
+    own = None if rules is None else read_rules(rules, model)
+    costs = with_rules(base_costs(model, rates, found), model, own)
+    return costs, sha256 if rules is None else digest({"costs": sha256, "rules": _sha256(rules)})
+
+
+def _sha256(path: str | Path) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
