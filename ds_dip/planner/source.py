@@ -180,7 +180,7 @@ class LeaderSource:
         return plan
 
     def measured(self, step: MeasuredStep) -> None:
-        """Correct the predictions by the newest step: at the first steps at once, later every 16 steps.
+        """Correct the predictions by the newest step: at the first steps at once, later every 16 by four of them.
 
         What the first step took, in which much happens for the first time, is forgotten after the second.
         """
@@ -188,7 +188,8 @@ class LeaderSource:
         if not self._correct or plan is None or plan.step != step.step:
             return
         self._measured += 1
-        self._pending += self._planner.measurements(plan, _some(step.stages, self._measured))
+        if self._measured <= 4 or self._measured % 4 == 0:
+            self._pending += self._planner.measurements(plan, _some(step.stages, self._measured))
         self._pending.append(Measurement("", ITERATION, plan.makespan, step.iteration))
         if self._measured <= 4 or self._measured % 16 == 0:
             known = self._unwarmed if self._measured == 2 else self.corrections

@@ -26,7 +26,7 @@ from ds_dip.programs.program import Instruction
 from ds_dip.runtime.checkpoint import Checkpoints
 from ds_dip.runtime.executor import Executor
 from ds_dip.runtime.feed import Feed
-from ds_dip.runtime.finite import FiniteCheck, NonFiniteError
+from ds_dip.runtime.finite import CLEAN, FiniteCheck, NonFiniteError
 from ds_dip.runtime.instructions import Execute, ProgramSchedule
 from ds_dip.runtime.links import LinkTransport, links_of
 from ds_dip.runtime.measure import Measured, Measurer
@@ -49,6 +49,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
         self.dip, self.plans, self.dataset = dip, plans, dataset
         self.plan: StepPlan | None = None
         self.measured: Measured | None = None
+        self._asked = (0.0, 0.0)
         self.module: DIPModule
         model, partition = self.module.model, self.module.partition
         topology = self.module.topology()
@@ -77,7 +78,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
             device=torch.device(self.device),
             dtype=self.dtype_of,
             seed=dip.planner.seed,
-            watch=None if dip.nonfinite == "ignore" else self._finite.watch,
+            watch=self._finite.watch if self.watched else None,
         )
         self._measurer = Measurer(self.grid, torch.device(self.device))
         self._loss_stage = partition.of(model.loss_module)[-1].rank
@@ -111,10 +112,10 @@ class DIPEngine(Checkpoints, ReducingEngine):
             )
         began = time.monotonic()
         self.plan = self.plans.next(self.global_steps)
-        planned = time.monotonic()
+        self._asked = began, time.monotonic()
         with self._peers(f"step {self.global_steps}"):
             loss: torch.Tensor = super().train_batch()
-            self.measured = self._measurer.gather(self.plan, self._executor.intervals, began, planned)
+        self.measured = self._measurer.measured()
         self.plans.measured(self.measured)
         if self.global_rank == 0 and self.monitor.enabled:
             self.monitor.write_events(scalars(self.plan, self.measured, self.plans.statistics(), self.global_samples))
@@ -175,6 +176,11 @@ class DIPEngine(Checkpoints, ReducingEngine):
         end = [schedule.ReduceTiedGrads(), schedule.ReduceGrads(), schedule.OptimizerStep()]
         return ProgramSchedule(self._instructions(self.plan), end, **self._schedule_arguments())
 
+    def _exchange(self) -> str | None:
+        assert self.plan is not None
+        note = self._finite.note(self._gradients()) if self.watched else CLEAN
+        return self._finite.sentence(self._measurer.gather(self.plan, self._executor.intervals, *self._asked, note))
+
     def _exec_schedule(self, pipe_schedule: ProgramSchedule) -> None:
         assert self.plan is not None
         self._run(self.plan, pipe_schedule, self.dataset)
@@ -195,7 +201,6 @@ class DIPEngine(Checkpoints, ReducingEngine):
         except BaseException:
             self._executor.abort()
             raise
-        self._executor.finish()
         total = self._executor.loss_sum
         self.total_loss = torch.zeros((), device=self.device) if total is None else total.float() * self._loss_scale
 
@@ -209,6 +214,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
     def _exec_execute(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             self._executor.execute(instruction)
+        self._executor.finish()
 
     def close(self) -> None:
         """Stop the planner and drop messages under way; ``ds_dip.shutdown`` calls it."""

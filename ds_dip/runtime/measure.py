@@ -14,6 +14,7 @@ from deepspeed import comm as dist
 from ds_dip.planner import StepPlan
 from ds_dip.programs.program import Backward, Forward, Stage
 from ds_dip.runtime.clock import Interval
+from ds_dip.runtime.finite import CLEAN, Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,8 @@ class Measured:
     """What a batch really took, in seconds from its start (the first rank's request for the plan).
 
     ``stages`` are every rank's stages in the order they ran; ``waited`` how long the slowest rank
-    waited for its plan; ``executed`` the span of the stages; ``iteration`` the whole batch, the
-    reduction and the optimizer step included; ``bubble`` the share of ranks x ``executed`` in which
+    waited for its plan; ``executed`` the span of the stages; ``iteration`` the whole batch until this
+    rank ended it, the reduction and the optimizer step included; ``bubble`` the share of ranks x ``executed`` in which
     a rank ran no stage.
     """
 
@@ -35,12 +36,19 @@ class Measured:
 
 
 class Measurer:
-    """Gathers intervals over a pipeline's ranks; every rank gets the whole timeline."""
+    """Gathers what the ranks of a batch noted and measured, in one collective, before the optimizer's step.
+
+    A pipeline's ranks exchange their stages' times; with several replicas each stage's ranks then exchange what was
+    found, so that all decide alike.
+    """
 
     def __init__(self, grid: Any, device: torch.device) -> None:
         self._group, self._device = grid.get_pipe_parallel_group(), device
+        self._replicas = grid.get_data_parallel_group() if grid.data_parallel_size > 1 else None
+        self._global = grid.stage_to_global
         self._ranks = grid.pipe_parallel_size
         self._offset = self._clock_offset()
+        self._gathered: tuple[int, list[list[Stage]], list[list[float]]] = (0, [], [])
 
     def _clock_offset(self) -> float:
         """Seconds to take off this machine's monotonic clock to get the first rank's; 0 on the same machine."""
@@ -50,18 +58,21 @@ class Measurer:
         if len(set(hosts)) == 1:
             return 0.0
         dist.barrier(group=self._group)
-        clocks = self._all([time.monotonic()], 1)
+        clocks = self._all([time.monotonic()], 1, self._group)
         return float(clocks[dist.get_rank(group=self._group)][0] - clocks[0][0])
 
-    def _all(self, numbers: Sequence[float], length: int) -> list[list[float]]:
-        mine = torch.zeros(length, dtype=torch.float64, device=self._device)
+    def _all(self, numbers: Sequence[float], length: int, group: Any) -> list[list[float]]:
+        mine = torch.zeros(length, dtype=torch.float64)
         mine[: len(numbers)] = torch.tensor(list(numbers), dtype=torch.float64)
-        gathered = [torch.zeros_like(mine) for _ in range(self._ranks)]
-        dist.all_gather(gathered, mine, group=self._group)
-        return [row.tolist() for row in gathered]
+        mine = mine.to(self._device)
+        gathered = torch.empty(dist.get_world_size(group) * length, dtype=torch.float64, device=self._device)
+        dist.all_gather_into_tensor(gathered, mine, group=group)
+        return gathered.view(-1, length).tolist()
 
-    def gather(self, plan: StepPlan, intervals: Sequence[Interval], began: float, planned: float) -> Measured:
-        """Combine the ranks' intervals of one batch.
+    def gather(
+        self, plan: StepPlan, intervals: Sequence[Interval], began: float, planned: float, note: Note
+    ) -> dict[int, Note]:
+        """The notes by global rank, of every rank that found something; keeps the times for ``measured``.
 
         ``began`` is when this rank asked for its plan and ``planned`` when it had it, on its own
         monotonic clock. Stages are not named on the wire: the plan's programs have their order.
@@ -70,16 +81,32 @@ class Measurer:
             [i.stage for i in program.instructions if isinstance(i, Forward | Backward)] for program in plan.programs
         ]
         times = [t - self._offset for interval in intervals for t in (interval.start, interval.end)]
-        head = [began - self._offset, planned - self._offset, time.monotonic() - self._offset]
-        rows = self._all([*head, *times], 3 + 2 * max(map(len, stages)))
-        return combine(plan.step, stages, rows)
+        head = [*note, began - self._offset, planned - self._offset]
+        rows = self._all([*head, *times], len(head) + 2 * max(map(len, stages)), self._group)
+        self._gathered = plan.step, stages, [row[len(note) :] for row in rows]
+        notes = {self._global(stage): _note(row) for stage, row in enumerate(rows)}
+        if self._replicas is not None:
+            worst = min(((note, rank) for rank, note in notes.items() if note != CLEAN), default=(CLEAN, 0))
+            found = self._all([*worst[0], worst[1]], len(note) + 1, self._replicas)
+            notes = {int(row[-1]): _note(row) for row in found if _note(row) != CLEAN}
+        return notes
+
+    def measured(self) -> Measured:
+        """The batch's timeline; it ends now."""
+        step, stages, rows = self._gathered
+        return combine(step, stages, rows, time.monotonic() - self._offset)
 
 
-def combine(step: int, stages: Sequence[Sequence[Stage]], rows: Sequence[Sequence[float]]) -> Measured:
-    """The batch of the ranks' stages, from a row a rank: began, planned, ended, each stage's start and end."""
+def _note(row: Sequence[float]) -> Note:
+    kind, backward, module, chunk, microbatch, sub = map(int, row[: len(CLEAN)])
+    return (kind, backward, module, chunk, microbatch, sub)
+
+
+def combine(step: int, stages: Sequence[Sequence[Stage]], rows: Sequence[Sequence[float]], ended: float) -> Measured:
+    """The batch of the ranks' stages, from a row a rank: began, planned, each stage's start and end."""
     origin = min(row[0] for row in rows)
     timeline = tuple(
-        tuple(Interval(stage, row[3 + 2 * n] - origin, row[4 + 2 * n] - origin) for n, stage in enumerate(of_rank))
+        tuple(Interval(stage, row[2 + 2 * n] - origin, row[3 + 2 * n] - origin) for n, stage in enumerate(of_rank))
         for of_rank, row in zip(stages, rows, strict=True)
     )
     everything = [interval for rank in timeline for interval in rank]
@@ -90,6 +117,6 @@ def combine(step: int, stages: Sequence[Sequence[Stage]], rows: Sequence[Sequenc
         stages=timeline,
         waited=max(row[1] - row[0] for row in rows),
         executed=span,
-        iteration=max(row[2] for row in rows) - origin,
+        iteration=ended - origin,
         bubble=1.0 - busy / (len(rows) * span) if span else 0.0,
     )

@@ -6,6 +6,7 @@ gradient on every parameter, the whole norm on one rank, is put right here.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -17,14 +18,13 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.utils import logger
 
 from ds_dip.config import DIPConfig
-from ds_dip.runtime.finite import FiniteCheck, NonFiniteError
+from ds_dip.runtime.finite import NonFiniteError
 
 
 class ReducingEngine(PipelineEngine):
     """Backwards, their reduction over replicas, and the step; a DIPEngine adds what runs before."""
 
     dip: DIPConfig
-    _finite: FiniteCheck
     _loss_scale: float
     _skip = False
 
@@ -53,7 +53,7 @@ class ReducingEngine(PipelineEngine):
 
     def _exec_reduce_tied_grads(self) -> None:
         """Give every trainable parameter a gradient first: all replicas must reduce, and weigh, the same ones."""
-        self._skip = self._refuse_nonfinite()
+        self._skip = self._refuse(self._exchange())
         if self._skip:
             return
         if isinstance(self.optimizer, BF16_Optimizer):
@@ -72,14 +72,17 @@ class ReducingEngine(PipelineEngine):
         found = [getattr(p, name, None) for p in self.module.parameters() if p.requires_grad]
         return [gradient for gradient in found if gradient is not None]
 
-    def _refuse_nonfinite(self) -> bool:
-        """Whether the step must be left out; NonFiniteError, on every rank, where the policy is to stop.
+    @abstractmethod
+    def _exchange(self) -> str | None:
+        """Compare notes with all ranks: the sentence that names the first tensor that is not finite, or None."""
 
-        In fp16 an overflow is the loss scaler's everyday business, and DeepSpeed's to handle.
-        """
-        if self.dip.nonfinite == "ignore" or self.fp16_enabled():
-            return False
-        sentence = self._finite.verdict(self._gradients())
+    @property
+    def watched(self) -> bool:
+        """Whether tensors are looked at; in fp16 an overflow is the loss scaler's everyday business."""
+        return self.dip.nonfinite != "ignore" and not self.fp16_enabled()
+
+    def _refuse(self, sentence: str | None) -> bool:
+        """Whether the step must be left out; NonFiniteError, on every rank, where the policy is to stop."""
         if sentence is None:
             return False
         step = f"step {self.global_steps}, {sentence}"
