@@ -47,6 +47,9 @@ class PlannerConfig(_Block):
     restart_limit: int = _setting(
         3, "an integer of at least 0", "how often a planner that died is started again in one run", ge=0
     )
+    evaluations: int = _setting(
+        1000, "an integer of at least 0", "schedules that a batch's search scores at most; 0 searches none", ge=0
+    )
     nice: int = _setting(10, "an integer from 0 to 19", "niceness of the process; 19 yields most", ge=0, le=19)
     seed: int = _setting(
         0, "an integer from 0 to 2147483647", "seed of the order of samples and of the search", ge=0, le=2147483647

@@ -38,6 +38,20 @@ def test_a_plan_runs_every_stage_at_its_predicted_time(step: int, schedule: str,
 def test_the_dip_schedule_is_never_slower_than_a_baseline(step: int) -> None:
     spans = {name: Planner(settings(schedule=name)).plan(step).makespan for name in SCHEDULES}
     assert spans["dip"] == min(spans.values())
+    assert spans["dip"] <= Planner(settings()).fallback(step, "late").makespan
+
+
+@FEW
+@given(st.integers(0, 100))
+def test_more_search_is_never_slower_and_none_is_the_fallback(step: int) -> None:
+    spans = [Planner(settings(evaluations=count)).plan(step).makespan for count in (0, 50, 2000)]
+    assert spans == sorted(spans, reverse=True)
+    assert spans[0] == Planner(settings()).fallback(step, "late").makespan
+
+
+def test_a_search_without_time_still_gives_a_plan() -> None:
+    plan = Planner(settings(evaluations=10**9)).plan(0, budget=0.02)
+    assert plan.makespan <= Planner(settings()).fallback(0, "late").makespan
 
 
 @FEW
@@ -120,6 +134,7 @@ def test_memory_is_never_exceeded_and_too_little_is_refused() -> None:
         ({"replicas": 2, "replica": 2}, "replica is 2: give 0 to 1"),
         ({"replicas": 9}, "8 samples leaves some of 9 replicas without any"),
         ({"schedule": "best"}, "schedule is 'best': use one of dip, 1f1b, interleaved"),
+        ({"evaluations": -1}, "evaluations is -1"),
         ({"loss": "mean"}, "loss is 'mean'"),
         ({"memory_capacity": (1.0,)}, "1 values for 2 ranks"),
     ],

@@ -15,14 +15,19 @@ import socket
 import sys
 import time
 import traceback
+from collections import deque
+from statistics import median
 from typing import Any
 
 from ds_dip.costs.corrections import Corrections
 from ds_dip.planner.plan import Planner
 from ds_dip.planner.record import encode_plan
 from ds_dip.planner.wire import FITS, SETTINGS, Wire, WireError
+from ds_dip.scheduling import warm
 
 _PR_SET_PDEATHSIG = 1
+#: Of a step's time, what the search may take; the rest of a plan's making needs some too.
+SHARE = 0.5
 
 
 def serve(wire: Wire) -> None:
@@ -38,11 +43,13 @@ def serve(wire: Wire) -> None:
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
     settings = SETTINGS.decode(packed)
     planner = Planner(settings)
+    warm()
     # What was imported and opened stays: a full collection of it would make a plan late now and then.
     gc.collect()
     gc.freeze()
     wire.send(["ready"], 60.0)
     wanted = step = int(first)
+    pace = Pace()
     while True:
         idle = step > wanted + settings.ahead
         message = wire.receive(None if idle else 0.0)
@@ -50,10 +57,30 @@ def serve(wire: Wire) -> None:
             newest = _heed(message, planner, wanted)
             # A step that has begun is too late to plan; an earlier one than before means the run was set back.
             step = newest if newest > step or newest < wanted else step
+            pace.at(newest, time.monotonic())
             wanted = newest
         elif not idle:
-            _answer(wire, planner, step)
+            _answer(wire, planner, step, pace.budget() if settings.paced else None)
             step += 1
+
+
+class Pace:
+    """How long training takes a step, from when steps are asked for; a search takes a share of it."""
+
+    def __init__(self) -> None:
+        self._step, self._at = -1, 0.0
+        self._seconds: deque[float] = deque(maxlen=8)
+
+    def at(self, step: int, now: float) -> None:
+        """A step is asked for; other messages repeat the one before."""
+        if step == self._step + 1:
+            self._seconds.append(now - self._at)
+        if step != self._step:
+            self._step, self._at = step, now
+
+    def budget(self) -> float | None:
+        """Seconds of a search that keeps up, None while nothing is known."""
+        return SHARE * median(self._seconds) if len(self._seconds) > 1 else None
 
 
 def _heed(message: list[Any], planner: Planner, wanted: int) -> int:
@@ -67,10 +94,10 @@ def _heed(message: list[Any], planner: Planner, wanted: int) -> int:
     return wanted
 
 
-def _answer(wire: Wire, planner: Planner, step: int) -> None:
+def _answer(wire: Wire, planner: Planner, step: int, budget: float | None) -> None:
     began = time.perf_counter()
     try:
-        record = encode_plan(planner.plan(step))
+        record = encode_plan(planner.plan(step, budget))
     except Exception as error:  # noqa: BLE001  # whatever a dataset raises is the leader's to tell, and planning goes on
         wire.send(["failed", step, f"{type(error).__name__}: {error}"], 60.0)
         return

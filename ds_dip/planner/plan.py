@@ -30,6 +30,7 @@ from ds_dip.scheduling import (
     lower_bound,
     one_f_one_b,
     retime,
+    solve,
 )
 
 _Scheduler = Callable[[Problem], Schedule]
@@ -39,6 +40,8 @@ SCHEDULES: Mapping[str, tuple[tuple[str, _Scheduler], ...]] = {
     "1f1b": (("1f1b", one_f_one_b),),
     "interleaved": (("interleaved", interleaved_1f1b),),
 }
+#: Schedules that are the best of a search.
+SEARCHED = ("dip",)
 #: Samples of so many different sizes are remembered with their costs.
 _SAMPLE_COSTS = 65536
 
@@ -51,7 +54,8 @@ class PlannerSettings:
     nominal number a replica. ``schedule`` is one of ``SCHEDULES`` and ``loss`` one of
     ``LOSS_RULES``. ``memory_capacity`` is bytes of activations a rank, None for no limit.
     ``link_depth`` messages of a link are posted ahead, ``ahead`` steps planned ahead. Costs come from the ``table``,
-    or from the ``rates`` where there is none, under the user's ``rules``.
+    or from the ``rates`` where there is none, under the user's ``rules``. The search of a batch's order scores at most
+    ``evaluations`` schedules, and where it is ``paced`` takes no longer than training leaves it.
     Raises ValueError, naming the setting, for a value that is none.
     """
 
@@ -71,11 +75,15 @@ class PlannerSettings:
     table: LatencyTable | None = None
     rules: CostRules | None = None
     ahead: int = 2
+    evaluations: int = 1000
+    paced: bool = True
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "replicas", "microbatches", "link_depth", "ahead"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: at least 1 is needed")
+        if self.evaluations < 0:
+            raise ValueError(f"evaluations is {self.evaluations}: give 0 for no search, or more")
         if not 0 <= self.replica < self.replicas:
             raise ValueError(f"replica is {self.replica}: give 0 to {self.replicas - 1}")
         if self.batch_size < self.replicas:
@@ -97,7 +105,7 @@ class PlannerSettings:
 class Planner:
     """Makes the plans of one replica from metadata alone.
 
-    ``plan`` and ``evaluation`` are deterministic in the settings, the corrections and the samples.
+    ``plan`` without a budget and ``evaluation`` are deterministic in the settings, the corrections and the samples.
     """
 
     def __init__(self, settings: PlannerSettings, dataset: Dataset | None = None) -> None:
@@ -109,18 +117,18 @@ class Planner:
         self.costs: CostModel = with_rules(self.base, settings.model, settings.rules)
         self._sample_costs: dict[tuple[object, ...], float] = {}
 
-    def plan(self, step: int) -> StepPlan:
-        """The plan of a step by the settings' schedule.
+    def plan(self, step: int, budget: float | None = None) -> StepPlan:
+        """The plan of a step by the settings' schedule; with a ``budget`` its search ends after so many seconds.
 
         Raises PlanningError for a batch that cannot be planned, BaselineError where the schedule
         does not apply, and InfeasibleError where no schedule fits into memory.
         """
-        return self._plan(step, self._samples(step), self.settings.schedule)
+        return self._plan(step, self._samples(step), self.settings.schedule, search=True, budget=budget)
 
     def fallback(self, step: int, reason: str) -> StepPlan:
         """What the settings' schedule gives without search, or "dip" where it does not apply; errors as for ``plan``.
 
-        Made in milliseconds, and the same as ``plan`` where that needs no search either.
+        Made in milliseconds, and the same as ``plan`` where that does not search either.
         """
         try:
             return self._plan(step, self._samples(step), self.settings.schedule, reason=reason)
@@ -156,6 +164,8 @@ class Planner:
         *,
         reason: str = "",
         forward_only: bool = False,
+        search: bool = False,
+        budget: float | None = None,
     ) -> StepPlan:
         settings = self.settings
         model, partition = settings.model, settings.partition
@@ -172,7 +182,7 @@ class Planner:
             memory_capacity=settings.memory_capacity,
         )
         try:
-            name, order, timeline = fastest(problem, schedule)
+            name, order, timeline, bound = self._order(problem, schedule, search, budget)
         except (InfeasibleError, ProblemError) as error:
             if settings.memory_capacity is None:
                 raise
@@ -209,10 +219,22 @@ class Planner:
                 stages=stages,
                 makespan=timeline.makespan,
                 iteration=self.corrections.iteration(timeline.makespan, self.base.iteration(timeline.makespan)),
-                lower_bound=lower_bound(problem)[0],
+                lower_bound=bound,
                 peak_memory=timeline.peak_memory,
             )
         )
+
+    def _order(
+        self, problem: Problem, schedule: str, search: bool, budget: float | None
+    ) -> tuple[str, Schedule, Timeline, float]:
+        """(name, order, times, lower bound)."""
+        settings = self.settings
+        if not search or schedule not in SEARCHED or not settings.evaluations:
+            return *fastest(problem, schedule), lower_bound(problem)[0]
+        found = solve(problem, evaluations=settings.evaluations, budget=budget, seed=settings.seed)
+        if found.schedule is None or found.timeline is None:
+            raise InfeasibleError(str(found.reason), found.sufficient_capacity or ())
+        return schedule, found.schedule, found.timeline, found.lower_bound
 
     def _sample_cost(self, sample: SampleMetadata) -> float:
         key = (*sample.modules.items(), None, *sample.merged.items())

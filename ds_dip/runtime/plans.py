@@ -57,6 +57,9 @@ def make_plans(
         table=None if dip.table is None else _table(dip.table, compute),
         rules=None if dip.cost_rules is None else read_rules(dip.cost_rules, module.model),
         ahead=dip.planner.lead,
+        evaluations=dip.planner.evaluations,
+        # A deterministic run's plans must not depend on a clock.
+        paced=not dip.deterministic,
     )
     # The store that the process group was made with; torch has no public name for it.
     store = distributed_c10d._get_default_store()
