@@ -91,6 +91,11 @@ class DIPConfig(_Block):
         "an integer from 1 to 1000000, or null, for each module",
         "B of each module in instances; null leaves its microbatch whole",
     )
+    placement: Literal["looped", "zigzag"] = _setting(
+        "looped",
+        '"looped" or "zigzag"',
+        "whether every lap starts on the first rank, or where the one before it ended (fewer messages)",
+    )
     schedule: Literal["dip", "1f1b", "interleaved"] = _setting(
         "dip", '"dip", "1f1b" or "interleaved"', "how each batch is scheduled"
     )

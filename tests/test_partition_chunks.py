@@ -43,6 +43,32 @@ def test_chunk_c_is_on_rank_c_mod_p(ranks: int, vision: int, language: int) -> N
     assert partition.sub_microbatch == (("vision", 3), ("language", None))
 
 
+@settings(deadline=None)
+@given(st.integers(1, 5), st.integers(1, 3), st.integers(1, 3))
+def test_a_zigzag_sends_nothing_where_the_chain_turns(ranks: int, vision: int, language: int) -> None:
+    model = model_of(vision=[1] * 15, language=[1] * 17)
+    laps = {"vision": vision, "language": language}
+    looped = make_partition(model, ranks, laps)
+    zigzag = make_partition(model, ranks, laps, placement="zigzag")
+    chain = [chunk.rank for name in laps for chunk in zigzag.of(name)]
+    assert all(abs(before - after) == 1 or before == after for before, after in pairwise(chain))
+    assert sum(a == b for a, b in pairwise(chain)) == (vision + language - 1 if ranks > 1 else len(chain) - 1)
+    assert [(c.module, c.index, c.segment, c.start, c.stop) for c in zigzag.chunks] == [
+        (c.module, c.index, c.segment, c.start, c.stop) for c in looped.chunks
+    ]
+
+
+def test_two_encoders_end_where_the_backbone_begins() -> None:
+    partition = make_partition(model_of(vision=[1] * 4, audio=[1] * 4, language=[1] * 4), 2, placement="zigzag")
+    ranks = {name: [chunk.rank for chunk in partition.of(name)] for name in ("vision", "audio", "language")}
+    assert ranks == {"vision": [0, 1], "audio": [0, 1], "language": [1, 0]}
+
+
+def test_an_unknown_placement_is_refused() -> None:
+    with pytest.raises(PartitionError, match="placement is 'ring': use one of looped, zigzag"):
+        make_partition(model_of(language=[1] * 4), 2, placement="ring")
+
+
 def test_layers_that_do_not_divide_are_all_there() -> None:
     # 63 layers on 4 ranks, as ViT 5B has.
     chain = make_partition(model_of(language=[5] * 63), 4).of("language")

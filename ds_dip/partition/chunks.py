@@ -17,6 +17,8 @@ from ds_dip.partition.bounds import bottleneck_bounds
 
 #: One instance that stands for a module's work where nothing better is known, in tokens.
 NOMINAL_TOKENS = 256
+#: How the chunks of a module's laps, and of modules that follow each other, go over the ranks.
+PLACEMENTS = ("looped", "zigzag")
 
 
 def make_partition(
@@ -28,9 +30,12 @@ def make_partition(
     *,
     sizes: Mapping[str, Sizes] | None = None,
     parts: Mapping[str, Sequence[int]] | None = None,
+    placement: str = "looped",
 ) -> Partition:
-    """Chunks of every module: P*K of them, chunk c on rank c mod P in lap c div P.
+    """Chunks of every module: P*K of them, ``looped`` (the paper's) chunk c on rank c mod P in lap c div P.
 
+    In the placement ``zigzag`` every lap runs against the one before, and a module against the last lap of the one
+    it takes outputs of: where the chain turns, two chunks that follow each other are on one rank, and no message is.
     ``laps`` is K per module (default 1), ``sub_microbatch`` B per module in instances (default: not
     cut). Bounds minimise the slowest chunk's forward and backward under ``costs`` (default: the
     roofline's operation counts) for the instances in ``sizes`` (default: one of 256 tokens).
@@ -44,8 +49,11 @@ def make_partition(
     for what, given in (("laps", laps), ("sub_microbatch", sub_microbatch), ("sizes", sizes), ("parts", parts)):
         if unknown := sorted(set(given) - set(names)):
             raise PartitionError(f"{what} names {', '.join(unknown)}: the model's modules are {', '.join(names)}")
+    if placement not in PLACEMENTS:
+        raise PartitionError(f"placement is {placement!r}: use one of {', '.join(PLACEMENTS)}")
     costs = costs or Roofline(model, Rates())
     chunks: list[Chunk] = []
+    turned: dict[str, int] = {}
     for module in model.modules:
         name, layers = module.name, len(module.layers)
         if name in parts:
@@ -54,10 +62,12 @@ def make_partition(
             count = chunk_count(name, layers, ranks, laps.get(name, 1))
             nominal = sizes.get(name, Sizes((NOMINAL_TOKENS,), (NOMINAL_TOKENS,)))
             bounds = bottleneck_bounds(layer_seconds(model, name, costs, nominal), count)
-        chunks += [
-            Chunk(name, index, index // ranks, index % ranks, start, stop)
-            for index, (start, stop) in enumerate(pairwise(bounds))
-        ]
+        turns = max((turned[source] for source in model.upstream(name)), default=0) if placement == "zigzag" else 0
+        for index, (start, stop) in enumerate(pairwise(bounds)):
+            lap, position = divmod(index, ranks)
+            back = placement == "zigzag" and (turns + lap) % 2 == 1
+            chunks.append(Chunk(name, index, lap, ranks - 1 - position if back else position, start, stop))
+        turned[name] = turns + chunks[-1].segment + 1
     partition = Partition(ranks, tuple(chunks), tuple((name, sub_microbatch.get(name)) for name in names))
     check_partition(model, partition)
     return partition

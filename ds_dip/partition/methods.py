@@ -26,8 +26,9 @@ def partition_by(
     ranks: int,
     laps: Mapping[str, int] | None = None,
     sub_microbatch: Mapping[str, int | None] | None = None,
+    placement: str = "looped",
 ) -> Partition:
-    """A partition whose bounds are found by a method of DeepSpeed's, with K and B as given.
+    """A partition whose bounds are found by a method of DeepSpeed's, with K, B and the placement as given.
 
     ``uniform`` gives chunks equal numbers of layers; ``parameters`` the least largest number of
     parameters, which DeepSpeed's own balance misses; ``type:REGEX`` the least largest number of layers
@@ -47,7 +48,7 @@ def partition_by(
         weights = [] if weigh is None else [weigh(layer) for layer in module.layers]
         bounds = bottleneck_bounds(weights, count) if any(weights) else even_bounds(len(module.layers), count)
         parts[module.name] = [stop - start for start, stop in pairwise(bounds)]
-    return make_partition(model, ranks, None, sub_microbatch, parts=parts)
+    return make_partition(model, ranks, None, sub_microbatch, parts=parts, placement=placement)
 
 
 def _kinds(method: str, model: Model) -> Callable[[Layer], float]:

@@ -60,9 +60,14 @@ def partition_for(
             )
         return partition
     if method is None:
-        return make_partition(model, ranks, dict(dip.laps), dict(dip.sub_microbatch))
+        return make_partition(model, ranks, dict(dip.laps), dict(dip.sub_microbatch), placement=dip.placement)
     if method.lower() != PROFILE:
-        return partition_by(method, model, ranks, dict(dip.laps), dict(dip.sub_microbatch))
+        return partition_by(method, model, ranks, dict(dip.laps), dict(dip.sub_microbatch), dip.placement)
+    if dip.placement != "looped":
+        raise ConfigError(
+            f'partition_method is {method!r}, which searches looped placements, and "dip.placement" is '
+            f"{dip.placement!r}; leave one of the two out"
+        )
     if training_data is None:
         raise ConfigError(
             f"partition_method is {method!r}, which scores partitions by batches of the run's data; give training_data"
