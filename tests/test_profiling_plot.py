@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -36,6 +36,6 @@ def test_operators_can_be_chosen() -> None:
 def test_the_drawing_is_xml_with_a_dot_a_row_and_names_the_device() -> None:
     drawn = panels(LatencyTable("here & there", "float32", rows=ROWS))
     text = svg(replace(table(), device="here & there"), drawn)
-    root = ElementTree.fromstring(text)
+    root = ET.fromstring(text)
     assert text.count("<circle") == 2 * len(ROWS)
     assert "here & there" in "".join(root.itertext())

@@ -45,7 +45,7 @@ _DTYPES = ("float32", "bfloat16", "float16")
 @click.option(
     "--batches", type=click.IntRange(2, 1000), default=50, show_default=True, help="Batches that --check runs."
 )
-@click.option("--rounds", type=click.IntRange(1, 100), default=4, show_default=True, help="Times that each is run.")
+@click.option("--rounds", type=click.IntRange(1, 100), default=6, show_default=True, help="Times that each is run.")
 @click.option("--patience", type=Seconds(min=0.01), default=0.12, show_default=True,
               help="Seconds that a row's part is repeated at most.")  # fmt: skip
 @click.option("--deadline", type=Seconds(min=1.0), default=900.0, show_default=True, help="Seconds all may take.")

@@ -78,7 +78,7 @@ def _patch_embedding(s: Shape) -> Work:
 
 OPERATORS: Mapping[str, Operator] = {
     "linear": Operator(("rows",), _linear),
-    "attention": Operator(("size", "instances"), _attention),
+    "attention": Operator(("instances", "size"), _attention),
     "packing": Operator(("runs", "rows"), lambda s: Work(0, 4.0 * s["rows"] * s["heads"] * s["head_dim"])),
     "rotary": _rows(lambda s: (6.0 * s["heads"] * s["head_dim"], 4.0 * s["heads"] * s["head_dim"], 0)),
     "layer_norm": _rows(lambda s: (8.0 * s["width"], 2.0 * s["width"], s["width"] + 2)),

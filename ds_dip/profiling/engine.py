@@ -38,7 +38,7 @@ from ds_dip.programs.program import (
 )
 
 #: Batches that are run before anything is kept, and batches that are measured.
-WARM_UP, BATCHES = 4, 24
+WARM_UP, BATCHES = 4, 40
 
 
 @dataclass(frozen=True, slots=True)

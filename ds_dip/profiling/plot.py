@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from math import log2
 
 from ds_dip.costs.operators import OPERATORS
@@ -13,6 +14,7 @@ from ds_dip.profiling.refine import TOLERANCE, interpolation_error
 
 _WIDTH, _HEIGHT, _COLUMNS = 380, 230, 3
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 40, 40
+_HEAD, _STEPS = 58, 8
 _FONT = 'font-family="sans-serif" font-size="10"'
 _SERIES = (("forward", "#1565c0"), ("backward", "#c62828"))
 
@@ -60,20 +62,20 @@ def seconds(row: Row) -> Mapping[str, float]:
 def svg(table: LatencyTable, drawn: Sequence[Panel]) -> str:
     """The drawing: log scales, a dot a row with its interquartile range, errors in per cent above the dots."""
     count = -(-len(drawn) // _COLUMNS)
-    width, height = _WIDTH * min(_COLUMNS, len(drawn)), _HEIGHT * count + 46
+    width, height = _WIDTH * min(_COLUMNS, len(drawn)), _HEIGHT * count + _HEAD
     head = f"{table.device}, {table.dtype}, {table.ranks} ranks of {table.threads} threads, {table.date}"
     legend = (
-        "forward blue, backward red; dots are measured medians with their interquartile range, lines the interpolation;"
-        f" numbers say by how many per cent a row is off the line between its neighbours (above {100 * TOLERANCE:g} "
-        "bold: where the grid was refined)"
+        "forward blue, backward red; dots are medians with their interquartile range, lines the linear interpolation",
+        f"numbers: by how many per cent a row is off the line between its neighbours, bold above {100 * TOLERANCE:g}",
     )
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" {_FONT}>',
         '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="10" y="18" font-size="13">{escape(head)}</text><text x="10" y="34">{escape(legend)}</text>',
+        f'<text x="10" y="18" font-size="13">{escape(head)}</text>',
+        *(f'<text x="10" y="{34 + 14 * line}">{escape(text)}</text>' for line, text in enumerate(legend)),
     ]
     for number, panel in enumerate(drawn):
-        x, y = number % _COLUMNS * _WIDTH, number // _COLUMNS * _HEIGHT + 44
+        x, y = number % _COLUMNS * _WIDTH, number // _COLUMNS * _HEIGHT + _HEAD - 2
         parts.append(f'<g transform="translate({x} {y})">{_panel(panel)}</g>')
     return "".join(parts) + "</svg>\n"
 
@@ -110,7 +112,14 @@ def _panel(panel: Panel) -> str:
 
 def _series(panel: Panel, name: str, colour: str, across: _Scale, up: _Scale) -> str:
     drawn = [(row, seconds(row)[name]) for row in panel.rows if seconds(row)[name] > 0]
-    points = " ".join(f"{across(row.shape[panel.axis]):.1f},{up(value):.1f}" for row, value in drawn)
+    places = [(row.shape[panel.axis], value) for row, value in drawn]
+    # On log scales a line is a curve.
+    curve = [
+        (low + (high - low) * step / _STEPS, a + (b - a) * step / _STEPS)
+        for (low, a), (high, b) in pairwise(places)
+        for step in range(_STEPS)
+    ]
+    points = " ".join(f"{across(x):.1f},{up(value):.1f}" for x, value in [*curve, *places[-1:]])
     parts = [f'<polyline points="{points}" fill="none" stroke="{colour}"/>']
     for row, value in drawn:
         spread = row.forward.spread if name == "forward" else row.backward_input.spread + row.backward_weight.spread

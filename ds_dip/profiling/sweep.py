@@ -14,6 +14,8 @@ from ds_dip.files import FileError, read_json
 from ds_dip.models.spec import Model, Sizes
 
 FORMAT = "ds-dip/sweep"
+#: Most instances of one size that are measured together where sizes vary.
+_EQUAL = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ def _square(size: int, merge: int) -> int:
 
 
 def _attention_lines(model: Model, sweep: Sweep) -> Iterator[Line]:
-    """Attention by size for one instance, and by instances; packing by rows for few and many runs."""
+    """Attention by size for one instance and several, or by instances of one size; packing by rows and runs."""
     seen = set()
     for degree in sweep.tensor_parallel:
         for (module, _), wanted in wanted_layers(model).items():
@@ -168,15 +170,15 @@ def _attention_lines(model: Model, sweep: Sweep) -> Iterator[Line]:
             if key in seen:
                 continue
             seen.add(key)
-            alone = tuple(sorted((fixed | {"causal": causal, "instances": 1}).items()))
-            yield Line("attention", alone, "size", between(extent.smallest, extent.largest, 2), degree)
-            for size in dict.fromkeys((extent.smallest, extent.mean, extent.largest)):
-                several = tuple(sorted((fixed | {"causal": causal, "size": size}).items()))
-                # Few instances of one size come together where sizes vary.
-                most = extent.instances if extent.smallest == extent.largest else min(4, extent.instances)
-                yield Line("attention", several, "instances", between(1, most, 1), degree)
+            attended = fixed | {"causal": causal}
             if extent.smallest == extent.largest:
+                several = tuple(sorted((attended | {"size": extent.largest}).items()))
+                yield Line("attention", several, "instances", between(1, extent.instances, 1), degree)
                 continue
+            # Few instances of one size come together where sizes vary.
+            for count in between(1, min(_EQUAL, extent.instances), 1):
+                alike = tuple(sorted((attended | {"instances": count}).items()))
+                yield Line("attention", alike, "size", between(extent.smallest, extent.largest, 2), degree)
             for runs in dict.fromkeys((2, max(2, extent.instances))):
                 packed = tuple(sorted((fixed | {"runs": runs}).items()))
                 rows = max(runs * 2, extent.smallest * runs), _typical(extent) * max(runs, extent.instances // 2)
