@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from ds_dip.partition import read_partition
 from tests.partition_cases import CONFIGS, QUICKSTART
 
 CONFIG = Path(__file__).resolve().parent.parent / "launch" / "quickstart_ds_config.json"
+TABLE = CONFIG.parent.parent / "profiling" / "tables" / "xeon-2-cores.float32.json"
+H800 = CONFIG.parent.parent / "profiling" / "devices" / "h800.json"
+CUT = ["--laps", "vision=2", "--laps", "language=2", "--sub-microbatch", "vision=8"]
 SIZE = ["--batch-size", "16", "--microbatches", "4", "--batches", "2", "--evaluations", "20"]
 DATASET = ["--dataset", "ds_dip.data.digits:Digits", "--dataset-options", '{"samples": 400}']
 
@@ -77,6 +82,30 @@ def test_rates_change_the_prediction(tmp_path: Path) -> None:
     assert means[0] < means[1]
 
 
+def test_a_table_and_a_device_price_what_a_roofline_would_guess(tmp_path: Path) -> None:
+    rows = {}
+    for name, option in (("roofline", []), ("table", ["--table", str(TABLE)]), ("device", ["--device", str(H800)])):
+        result = run(tmp_path / f"{name}.json", *SIZE, *DATASET, *option)
+        assert result.exit_code == 0, result.output
+        rows[name] = json.loads((tmp_path / f"{name}.json").read_text())
+    assert rows["table"]["table_sha256"] == hashlib.sha256(TABLE.read_bytes()).hexdigest()
+    means = {name: row["search"]["rule"]["mean_s"] for name, row in rows.items()}
+    assert means["device"] < means["table"]
+    assert len(set(means.values())) == 3
+
+
+def test_with_measured_costs_whole_microbatches_and_one_lap_are_found(tmp_path: Path) -> None:
+    more = ["--table", str(TABLE), "--deepspeed-config", str(CONFIG), *DATASET, "--batches", "2"]
+    assert run(tmp_path / "found.json", *more).exit_code == 0
+    assert run(tmp_path / "cut.json", *more, *CUT).exit_code == 0
+    found, cut = (json.loads((tmp_path / name).read_text()) for name in ("found.json", "cut.json"))
+    assert {name: (own["laps"], own["sub_microbatch"]) for name, own in found["modules"].items()} == {
+        "vision": (1, None),
+        "language": (1, None),
+    }
+    assert found["search"]["candidates"][0]["mean_s"] < cut["search"]["candidates"][0]["mean_s"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -96,6 +125,8 @@ def test_rates_change_the_prediction(tmp_path: Path) -> None:
         ([*SIZE, *DATASET, "--parts", "language=4,3"], "sum 7"),
         ([*SIZE, *DATASET, "--memory-gb", "0.001"], "no partition of quickstart on 2 ranks fits"),
         ([*SIZE, *DATASET, "--table", "no.json"], "no.json: cannot be read"),
+        ([*SIZE, *DATASET, "--table", str(TABLE), "--compute", "bfloat16"], "made for float32, and the run is in bf"),
+        ([*SIZE, *DATASET, "--table", str(TABLE), "--device", str(H800)], "--device is for a roofline, and .*json"),
         ([*DATASET, "--deepspeed-config", "no.json"], "no.json: cannot be read"),
         ([*DATASET, "--microbatches", "4"], "train_batch_size is missing"),
     ],
@@ -118,8 +149,6 @@ def test_what_is_read_is_not_replaced(tmp_path: Path) -> None:
 
 def assert_matches(pattern: str, output: str) -> None:
     """The pattern is in the output, wherever its lines break."""
-    import re
-
     assert re.search(pattern, " ".join(output.split())), output
 
 
