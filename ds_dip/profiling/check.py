@@ -12,23 +12,21 @@ from deepspeed.accelerator import get_accelerator
 
 import ds_dip
 from ds_dip.costs.composed import TableCosts
-from ds_dip.costs.corrections import Corrections
 from ds_dip.costs.layers import Wanted, wanted_layers
 from ds_dip.costs.operators import is_composed
 from ds_dip.costs.table import read_table
-from ds_dip.data import SampleMetadata
 from ds_dip.files import write_json
 from ds_dip.models.config import load_model
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model, Sizes
-from ds_dip.planner import Planner, PlannerSettings, PlanSource, StepPlan
-from ds_dip.planner.source import MeasuredStep, SourceStatistics
+from ds_dip.planner import StepPlan
 from ds_dip.profiling.cases import Place, layer_case
 from ds_dip.profiling.engine import make_engine
 from ds_dip.profiling.fidelity import Compared, report
 from ds_dip.profiling.measure import measure
 from ds_dip.profiling.predict import makespan
 from ds_dip.profiling.ranks import settings, tell
+from ds_dip.profiling.rounds import Rounds, plans_of
 from ds_dip.profiling.timing import Patience
 from ds_dip.programs.program import Stage
 
@@ -36,58 +34,6 @@ from ds_dip.programs.program import Stage
 WARM_UP, FIRST = 4, 1000
 #: Shapes that every kind of layer is measured for.
 _SHAPES = 8
-
-
-class Rounds:
-    """A source that gives the same plans again and again, while the planner's process plans ahead as in training."""
-
-    def __init__(self, inner: PlanSource, plans: Sequence[StepPlan]) -> None:
-        self._inner, self._plans = inner, plans
-
-    def next(self, step: int) -> StepPlan:
-        """The next of the plans; the one that the planner has made for this step is not used."""
-        self._inner.next(step)
-        return self._plans[step % len(self._plans)]
-
-    def evaluation(self, samples: Sequence[SampleMetadata]) -> StepPlan:
-        """See PlanSource."""
-        return self._inner.evaluation(samples)
-
-    def measured(self, step: MeasuredStep) -> None:
-        """Nothing: predictions here are the table's alone."""
-
-    def resume(self, corrections: Corrections | None) -> None:
-        """See PlanSource."""
-        self._inner.resume(corrections)
-
-    def statistics(self) -> SourceStatistics:
-        """See PlanSource."""
-        return self._inner.statistics()
-
-    def close(self) -> None:
-        """See PlanSource."""
-        self._inner.close()
-
-
-def plans_of(engine: Any, reference: ds_dip.DatasetReference, costs: TableCosts, batches: int) -> list[StepPlan]:
-    """Plans of batches under the table's costs; the same on every rank."""
-    partition: Partition = engine.module.partition
-    planner = Planner(
-        PlannerSettings(
-            model=engine.module.model,
-            partition=partition,
-            dataset=reference,
-            batch_size=engine.train_batch_size(),
-            microbatches=engine.gradient_accumulation_steps(),
-            seed=engine.dip.planner.seed,
-            schedule=engine.dip.schedule,
-            loss=engine.dip.loss,
-            link_depth=engine.dip.link_depth,
-            rates=costs.rates,
-            table=costs.table,
-        )
-    )
-    return [planner.plan(FIRST + number) for number in range(batches)]
 
 
 def compare_layers(costs: TableCosts, plans: Sequence[StepPlan], place: Place, patience: Patience) -> list[Compared]:
@@ -147,7 +93,7 @@ def check(s: Mapping[str, Any], model: Model) -> None:
     table = read_table(s["table"])
     engine, reference = make_engine(model, s)
     costs, rank = TableCosts(model, table, partition=engine.module.partition), dist.get_rank()
-    plans = plans_of(engine, reference, costs, s["batches"])
+    plans = plans_of(engine, reference, costs, FIRST, s["batches"])
     place = Place(torch.device(get_accelerator().current_device_name()), getattr(torch, table.dtype))
     rows = compare_layers(costs, plans, place, Patience(s["least"], s["most"]))
     engine.plans = Rounds(engine.plans, plans)

@@ -25,6 +25,7 @@ from ds_dip.models.spec import Model
 from ds_dip.planner import StepPlan
 from ds_dip.profiling.predict import makespan, spread_of
 from ds_dip.profiling.ranks import tell
+from ds_dip.profiling.rounds import Rounds, plans_of
 from ds_dip.programs.program import (
     Backward,
     Forward,
@@ -37,8 +38,10 @@ from ds_dip.programs.program import (
     WaitReceive,
 )
 
-#: Batches that are run before anything is kept, and batches that are measured.
-WARM_UP, BATCHES = 4, 40
+#: Batches that are run before anything is kept; that stages are measured in, and whole iterations.
+WARM_UP, BATCHES, ITERATIONS = 4, 32, 48
+#: The first step whose batch is one of ``ITERATIONS``.
+FIRST_STEP = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,11 @@ class Watch:
         executor = self.engine._executor
         self._run = executor.execute
         executor.execute = self._execute
+
+    def close(self) -> list[Around]:
+        """Stop; what was found."""
+        self.engine._executor.execute = self._run
+        return self.found
 
     def _execute(self, instruction: Instruction) -> None:
         if isinstance(instruction, Forward | Backward):
@@ -96,33 +104,42 @@ def make_engine(model: Model, s: Mapping[str, Any]) -> tuple[Any, ds_dip.Dataset
 
 def engine_rows(table: LatencyTable, model: Model, s: Mapping[str, Any]) -> LatencyTable:
     """The table with the engine's rows and slowdown; every rank calls it, rank 0's answer is the measurement."""
-    engine, _ = make_engine(model, s)
+    engine, reference = make_engine(model, s)
+    partition = engine.module.partition
     watch = Watch(engine)
-    runs: list[tuple[StepPlan, Any]] = []
-    for number in range(WARM_UP + BATCHES):
-        if number == WARM_UP:
-            watch.found.clear()
-        engine.train_batch()
-        if number >= WARM_UP:
-            runs.append((engine.plan, engine.measured))
-        if dist.get_rank() == 0:
-            tell({"what": "engine", "share": (number + 1) / (WARM_UP + BATCHES)})
+    _train(engine, WARM_UP, 0)
+    watch.found.clear()
+    runs = _train(engine, BATCHES, WARM_UP)
     everything: list[Any] = [None] * dist.get_world_size()
-    torch.distributed.all_gather_object(everything, watch.found)
-    found = [around for rank in everything for around in rank]
-    table = with_engine(table, model, engine.module.partition, runs, found)
+    torch.distributed.all_gather_object(everything, watch.close())
+    table = with_stages(table, model, partition, runs, [around for rank in everything for around in rank])
+    # Of a plan that was chosen for being fast by these costs, the costs promise a little too much: so these are such.
+    costs = TableCosts(model, table, partition=partition)
+    engine.plans = Rounds(engine.plans, plans_of(engine, reference, costs, FIRST_STEP, ITERATIONS))
+    table = with_iterations(table, model, partition, _train(engine, ITERATIONS, WARM_UP + BATCHES))
     engine.close()
     return table
 
 
-def with_engine(
+def _train(engine: Any, batches: int, before: int) -> list[tuple[StepPlan, Any]]:
+    """Plans and measured timelines of the next batches; ``before`` have run."""
+    runs = []
+    for number in range(batches):
+        engine.train_batch()
+        runs.append((engine.plan, engine.measured))
+        if dist.get_rank() == 0:
+            tell({"what": "engine", "share": (before + number + 1) / (WARM_UP + BATCHES + ITERATIONS)})
+    return runs
+
+
+def with_stages(
     table: LatencyTable,
     model: Model,
     partition: Partition,
     runs: Sequence[tuple[StepPlan, Any]],
     around: Sequence[Around],
 ) -> LatencyTable:
-    """The table with what these batches say of the engine; earlier such rows are replaced."""
+    """The table with what these batches say of stages in the engine; earlier rows of the engine are replaced."""
     old = (STAGE, FIRST, LOAD, POST, BATCH_END)
     table = replace(table, rows=tuple(row for row in table.rows if not row.name.startswith(old)), slowdown={})
     stages = _stages(TableCosts(model, table), partition, runs)
@@ -140,16 +157,20 @@ def with_engine(
             rows.append(_first(name, own, fits["F"]))
         rows += _loads(name, around)
         rows.append(_posts(name, around, sum(s.measurement.kind == "F" for s in own)))
-    table = replace(table, rows=tuple(rows), slowdown=slowdown)
+    return replace(table, rows=tuple(rows), slowdown=slowdown)
+
+
+def with_iterations(
+    table: LatencyTable, model: Model, partition: Partition, runs: Sequence[tuple[StepPlan, Any]]
+) -> LatencyTable:
+    """The table with what surrounds stages: a batch's span over its makespan, and the rest of the iteration."""
     costs = TableCosts(model, table, partition=partition)
-    spans = [
-        (makespan(plan, model, partition, costs, table.dtype), measured.executed, measured.iteration)
-        for plan, measured in runs
-    ]
-    slowdown[ITERATION] = median(executed / predicted for predicted, executed, _ in spans)
-    ends = [iteration - executed for _, executed, iteration in spans]
+    stretch = median(
+        measured.executed / makespan(plan, model, partition, costs, table.dtype) for plan, measured in runs
+    )
+    ends = [measured.iteration - measured.executed for _, measured in runs]
     end = Row(BATCH_END, {}, forward=_seconds(ends), repeats=len(ends))
-    return replace(table, rows=(*table.rows, end), slowdown=slowdown)
+    return replace(table, rows=(*table.rows, end), slowdown={**table.slowdown, ITERATION: stretch})
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ def run_ranks(
             for process in processes:
                 process.kill()
                 process.wait()
+                if process.stdout is not None:
+                    process.stdout.close()
             for leftover in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):  # noqa: S108  # DeepSpeed's
                 leftover.unlink(missing_ok=True)
 
