@@ -60,6 +60,9 @@ def plans_of(engine: Any, reference: DatasetReference, costs: TableCosts, first:
             link_depth=engine.dip.link_depth,
             rates=costs.rates,
             table=costs.table,
+            evaluations=engine.dip.planner.evaluations,
+            # Every rank makes the plans for itself, and all must find the same.
+            paced=False,
         )
     )
     return [planner.plan(first + number) for number in range(batches)]
