@@ -76,7 +76,16 @@ def test_scheduling_knows_nothing_of_torch(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["ds_dip", "ds_dip.scheduling", "ds_dip.config", "ds_dip.planner", "ds_dip.data.digits", "ds_dip.reporting.trace"],
+    [
+        "ds_dip",
+        "ds_dip.scheduling",
+        "ds_dip.config",
+        "ds_dip.planner",
+        "ds_dip.data.digits",
+        "ds_dip.reporting.trace",
+        "ds_dip.costs.rules",
+        "ds_dip.profiling.session",
+    ],
 )
 def test_neither_torch_nor_deepspeed_is_imported_with(module: str) -> None:
     code = f"import sys, {module}; found = {HEAVY} & set(sys.modules); assert not found, found"
