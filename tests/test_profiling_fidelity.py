@@ -39,6 +39,14 @@ def test_a_missed_target_has_its_reason_with_the_noise() -> None:
     assert "iteration_mean_error is 6.0 %, the target 3 %" in said
     assert "repeated is 20.0 % off its own median" in said
     assert "one-sided: the machine is faster now" in said
+    assert "without the one-sided part the mean error is 0.0 %" in said
+
+
+def test_a_machine_that_drifts_is_seen_round_by_round() -> None:
+    document = report([Compared("iteration", f"batch {i}", 1.0, (1.0, 1.25, 2.0)) for i in range(3)])
+    assert document["bias_by_round"]["iteration"] == pytest.approx([0.0, -0.2, -0.5])
+    assert document["two_sided"]["iteration"] == 0.0
+    assert document["bias_by_round"]["stage"] == []
 
 
 def test_two_sided_errors_are_told_by_kind() -> None:
