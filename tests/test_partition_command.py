@@ -62,7 +62,9 @@ def test_a_runs_configuration_says_how_it_trains(tmp_path: Path) -> None:
     more = ["--deepspeed-config", str(CONFIG), "--batches", "1", "--evaluations", "5"]
     assert run(tmp_path / "p.json", *more, *DATASET).exit_code == 0
     search = json.loads((tmp_path / "p.json").read_text())["search"]
-    assert (search["samples"], search["microbatches"]) == (64, 8)
+    config = json.loads(CONFIG.read_text())
+    assert search["samples"] == config["train_batch_size"]
+    assert search["microbatches"] == config["gradient_accumulation_steps"]
 
 
 def test_what_is_fixed_is_kept(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_a_table_and_a_device_price_what_a_roofline_would_guess(tmp_path: Path) 
 
 
 def test_with_measured_costs_whole_microbatches_and_one_lap_are_found(tmp_path: Path) -> None:
-    more = ["--table", str(TABLE), "--deepspeed-config", str(CONFIG), *DATASET, "--batches", "2"]
+    more = ["--table", str(TABLE), "--batch-size", "64", "--microbatches", "8", *DATASET, "--batches", "2"]
     assert run(tmp_path / "found.json", *more).exit_code == 0
     assert run(tmp_path / "cut.json", *more, *CUT).exit_code == 0
     found, cut = (json.loads((tmp_path / name).read_text()) for name in ("found.json", "cut.json"))

@@ -37,7 +37,7 @@ def test_a_score_is_what_the_planner_predicts_for_the_same_batches(replicas: int
             Planner(
                 PlannerSettings(
                     QUICKSTART, partition, dataset, 24, seed=7, replicas=replicas, replica=replica, microbatches=3,
-                    rates=PROCESSOR,
+                    rates=PROCESSOR, evaluations=0,
                 )
             ).plan(step)
             for replica in range(replicas)
