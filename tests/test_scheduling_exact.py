@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
-from ds_dip.scheduling import solve, verify
+from ds_dip.scheduling import Problem, interleave, retime, solve, verify
 from ds_dip.scheduling.instances import strategic, unequal, uniform
 from tests.scheduling_cases import build
 
@@ -36,7 +37,34 @@ def test_an_optimal_result_is_returned_as_it_is() -> None:
     assert prove(problem, result, seconds=1) is result
 
 
-def test_pairs_with_several_choices_are_refused() -> None:
+def fixed(problem: Problem, choices: tuple[int, ...]) -> Problem:
+    """The problem with one choice a pair."""
+    pairs = tuple(
+        replace(pair, choices=(pair.choices[number],)) for pair, number in zip(problem.pairs, choices, strict=True)
+    )
+    return replace(problem, pairs=pairs)
+
+
+@pytest.mark.parametrize("cap", [1.0, 1.2, 1.6])
+def test_choices_of_pairs_are_proven_with_the_order(cap: float) -> None:
+    problem = strategic(uniform(2, 1, 2, forward=2.0, backward=4.0, cap=cap))
+    result = prove(problem, solve(problem, evaluations=50), seconds=30)
+    assert verify(problem, result.plan()) == []
+    each = []
+    for choices in itertools.product(*(range(len(pair.choices)) for pair in problem.pairs)):
+        single = solve(fixed(problem, choices), evaluations=200)
+        if single.schedule is not None:
+            each.append(prove(fixed(problem, choices), single, seconds=10))
+    assert all(own.status == "optimal" for own in each)
+    assert (result.makespan, result.status) == (min(own.makespan for own in each), "optimal")
+
+
+def test_a_worse_choice_to_begin_with_is_left() -> None:
     problem = strategic(replace(uniform(2, 1, 3), memory_capacity=(2.0, 2.0)))
-    with pytest.raises(ValueError, match="proofs take one choice a pair"):
-        prove(problem, solve(problem, evaluations=10), seconds=1)
+    schedule = replace(interleave(problem), choices=(2,) * len(problem.pairs))
+    slow = replace(solve(problem, evaluations=10), schedule=schedule, timeline=retime(problem, schedule))
+    slow = replace(slow, makespan=retime(problem, schedule).makespan, status="feasible")
+    result = prove(problem, slow, seconds=20)
+    assert result.status == "optimal"
+    assert result.makespan < slow.makespan
+    assert verify(problem, result.plan()) == []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ds_dip.scheduling.arrays import Arrays, Ints, arrays_of
+from ds_dip.scheduling.arrays import Arrays, arrays_of
 from ds_dip.scheduling.problem import InfeasibleError, Problem, ScheduleError
 from ds_dip.scheduling.schedule import Schedule
 from ds_dip.scheduling.static import (
@@ -19,23 +19,23 @@ from ds_dip.scheduling.static import (
     stages,
     zero_bubble_order,
 )
-from ds_dip.scheduling.timing import Orders, first_come, fits, leanest, peaks, schedule_of, starts
+from ds_dip.scheduling.timing import Orders, by_rank, first_come, fits, leanest, makespan_of, peaks, schedule_of
 
 FORWARD, WEIGHT = 0, 2
 
 
 def gpipe(problem: Problem) -> Schedule:
     """GPipe: all forwards of the batch, then all backwards."""
-    return _fitting(problem, "GPipe", breadth_first)
+    return fitted(problem, "gpipe").schedule()
 
 
 def one_f_one_b(problem: Problem) -> Schedule:
-    """1F1B: a backward whenever one is ready, and no more microbatches in flight than the pipeline is deep.
+    """1F1B: a forward and a backward in turn, and no more microbatches in flight than the pipeline is deep.
 
     The order is static: it comes from stages of equal length. A microbatch's encoder stages run
     right before its backbone forward; a rank that holds several chunks counts a microbatch once.
     """
-    return _fitting(problem, "1F1B", lambda arrays: list_order(arrays, arrays.priority, in_flight(arrays)))
+    return fitted(problem, "1f1b").schedule()
 
 
 def interleaved_1f1b(problem: Problem) -> Schedule:
@@ -45,39 +45,19 @@ def interleaved_1f1b(problem: Problem) -> Schedule:
     go through them in groups of one a rank, the last group as small as it comes. All
     sub-microbatches of a module's microbatch share its slot.
     """
-    return _fitting(problem, "interleaved 1F1B", interleaved_order)
+    return fitted(problem, "interleaved-1f1b").schedule()
 
 
 def coarse_optimus(problem: Problem) -> Schedule:
     """Coarse Optimus: all encoder work before the backbone, which then runs 1F1B."""
-
-    def orders(arrays: Arrays) -> Orders:
-        if len(set(arrays.module.tolist())) < 2:
-            raise BaselineError("it needs an encoder and a backbone, and this problem has one module")
-        last = arrays.module[np.argmax(arrays.depth * (arrays.kind == FORWARD))]
-        encoder = arrays.module != last
-        rank_of = np.where(arrays.kind == FORWARD, np.where(encoder, 0, 1), np.where(encoder, 2, 1))
-        backbone = list_order(arrays, arrays.priority, in_flight(arrays, ~encoder), mask=~encoder)
-        place = np.zeros(arrays.n, dtype=np.int64)
-        for order in backbone:
-            place[order] = np.arange(len(order))
-        keys = np.where(encoder, arrays.priority, place)
-        return _by_rank(arrays, np.lexsort([keys, rank_of]))
-
-    return _fitting(problem, "coarse Optimus", orders)
+    return fitted(problem, "coarse-optimus").schedule()
 
 
 def static_plan(problem: Problem) -> Schedule:
     """A representative plan (nnScaler-like): the first-come order found with every duration replaced
     by the mean of its kind, module and chunk, run with the real ones.
     """
-
-    def orders(arrays: Arrays) -> Orders:
-        chunk = stages(arrays)
-        total, count = np.bincount(chunk, arrays.duration), np.bincount(chunk)
-        return first_come(replace(arrays, duration=(total / np.maximum(count, 1))[chunk], cache={}))
-
-    return _fitting(problem, "static plan", orders)
+    return fitted(problem, "static").schedule()
 
 
 def zb_h1(problem: Problem) -> Schedule:
@@ -86,13 +66,7 @@ def zb_h1(problem: Problem) -> Schedule:
     They fill the time in which the last ranks would wait; every rank keeps about as many
     microbatches as the first rank of 1F1B does.
     """
-
-    def orders(arrays: Arrays) -> Orders:
-        if not (arrays.kind == WEIGHT).any():
-            raise BaselineError("it needs weight-gradient tasks; split the backwards into B and W")
-        return zero_bubble_order(arrays)
-
-    return _fitting(problem, "ZB-H1", orders)
+    return fitted(problem, "zb-h1").schedule()
 
 
 BASELINES: dict[str, Callable[[Problem], Schedule]] = {
@@ -106,8 +80,26 @@ BASELINES: dict[str, Callable[[Problem], Schedule]] = {
 """Every baseline by name."""
 
 
-def _fitting(problem: Problem, name: str, make: Callable[[Arrays], Orders]) -> Schedule:
-    """The baseline with first choices, else with the leanest where only those fit into memory."""
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A baseline within memory: orders by position on the arrays of its choices, and its makespan."""
+
+    arrays: Arrays
+    orders: Orders
+    choices: tuple[int, ...]
+    makespan: float
+
+    def schedule(self) -> Schedule:
+        """It by task ids."""
+        return schedule_of(self.arrays, self.orders, self.choices)
+
+
+def fitted(problem: Problem, name: str) -> Fitted:
+    """A baseline with first choices, else with the leanest where only those fit into memory.
+
+    Raises BaselineError, with the reason, where it cannot apply.
+    """
+    title, make = _MAKERS[name]
     base = arrays_of(problem)
     attempts = dict.fromkeys([(0,) * len(problem.pairs), leanest(problem)])
     reason = ""
@@ -115,19 +107,55 @@ def _fitting(problem: Problem, name: str, make: Callable[[Arrays], Orders]) -> S
         arrays = base.with_choices(choices)
         try:
             orders = make(arrays)
-            starts(arrays, orders)
+            makespan = makespan_of(arrays, orders)
         except (BaselineError, ScheduleError) as error:
-            raise BaselineError(f"{name} cannot apply: {error}") from error
+            raise BaselineError(f"{title} cannot apply: {error}") from error
         except InfeasibleError as error:
             reason = error.reason
             continue
         if fits(arrays, orders):
-            return schedule_of(arrays, orders, choices)
+            return Fitted(arrays, orders, choices, makespan)
         needed = peaks(arrays, orders)
         rank = int(np.argmax(np.array(needed) - arrays.capacity))
         reason = f"needs {needed[rank]:g} on rank {rank}, whose capacity is {arrays.capacity[rank]:g}"
-    raise BaselineError(f"{name} cannot apply: {reason}")
+    raise BaselineError(f"{title} cannot apply: {reason}")
 
 
-def _by_rank(arrays: Arrays, sequence: Ints) -> Orders:
-    return [sequence[arrays.rank[sequence] == rank].tolist() for rank in range(arrays.ranks)]
+def _one_by_one(arrays: Arrays) -> Orders:
+    return list_order(arrays, arrays.priority, in_flight(arrays))
+
+
+def _coarse(arrays: Arrays) -> Orders:
+    if len(set(arrays.module.tolist())) < 2:
+        raise BaselineError("it needs an encoder and a backbone, and this problem has one module")
+    last = arrays.module[np.argmax(arrays.depth * (arrays.kind == FORWARD))]
+    encoder = arrays.module != last
+    rank_of = np.where(arrays.kind == FORWARD, np.where(encoder, 0, 1), np.where(encoder, 2, 1))
+    backbone = list_order(arrays, arrays.priority, in_flight(arrays, ~encoder), mask=~encoder)
+    place = np.zeros(arrays.n, dtype=np.int64)
+    for order in backbone:
+        place[order] = np.arange(len(order))
+    keys = np.where(encoder, arrays.priority, place)
+    return by_rank(arrays, np.lexsort([keys, rank_of]))
+
+
+def _static(arrays: Arrays) -> Orders:
+    chunk = stages(arrays)
+    total, count = np.bincount(chunk, arrays.duration), np.bincount(chunk)
+    return first_come(replace(arrays, duration=(total / np.maximum(count, 1))[chunk], cache={}))
+
+
+def _zero_bubble(arrays: Arrays) -> Orders:
+    if not (arrays.kind == WEIGHT).any():
+        raise BaselineError("it needs weight-gradient tasks; split the backwards into B and W")
+    return zero_bubble_order(arrays)
+
+
+_MAKERS: dict[str, tuple[str, Callable[[Arrays], Orders]]] = {
+    "gpipe": ("GPipe", breadth_first),
+    "1f1b": ("1F1B", _one_by_one),
+    "interleaved-1f1b": ("interleaved 1F1B", interleaved_order),
+    "coarse-optimus": ("coarse Optimus", _coarse),
+    "static": ("static plan", _static),
+    "zb-h1": ("ZB-H1", _zero_bubble),
+}

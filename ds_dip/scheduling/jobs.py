@@ -5,23 +5,20 @@ They take and give sequences: the tasks of rank 0 in order, then those of rank 1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ds_dip.scheduling.arrays import Arrays
+from ds_dip.scheduling.arrays import Arrays, Ints
 from ds_dip.scheduling.graph import Ints32, compact_of, graph_of
 from ds_dip.scheduling.mirror import mirrored
 from ds_dip.scheduling.problem import InfeasibleError
-from ds_dip.scheduling.space import space_of
+from ds_dip.scheduling.space import Space, space_of
 from ds_dip.scheduling.strategies import choose
 from ds_dip.scheduling.timing import by_rank, flat
 from ds_dip.scheduling.window import window
-
-if TYPE_CHECKING:
-    from ds_dip.scheduling.annealing import Space
 
 FIRST_JOB, LONGEST_JOB = 0.06, 1.0
 """Seconds that jobs take, about: they grow from the first to the longest."""
@@ -31,13 +28,17 @@ REORDER_COST, DECODE_COST = 12e-9, 150e-9
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a job found: makespan (infinite for nothing), sequence and choices, evaluations, and a priority order."""
+    """What a job found: makespan (infinite for nothing), sequence and choices, evaluations.
+
+    ``bundles`` is a priority order that was annealed, ``places`` those of the sequence that may have changed.
+    """
 
     makespan: float
     sequence: Ints32
     choices: tuple[int, ...]
     evaluations: int
     bundles: Ints32 | None = None
+    places: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ def rewind(
     arrays: Arrays,
     sequence: Ints32,
     choices: tuple[int, ...],
+    first: int,
     tasks: int,
     evaluations: int,
     hot: float,
@@ -137,16 +139,30 @@ def rewind(
     swaps: int,
     seed: int,
 ) -> Found:
-    """Anneal a window of about ``tasks`` tasks somewhere in a sequence; choices stay as they are."""
+    """Anneal the window of ``tasks`` tasks from the ``first`` that starts on; choices stay as they are."""
     chosen = arrays.with_choices(choices)
-    first = int(np.random.default_rng(seed).integers(max(1, arrays.n - tasks // 2)))
     space, places, start = window(chosen, sequence, first, tasks)
     _, makespan, best, used = _anneal(space, start, (), evaluations, hot, cold, bound, swaps, seed)
     if not np.isfinite(makespan):
         return Found(np.inf, sequence, choices, used)
     moved = sequence.copy()
     moved[places] = sequence[places][best]
-    return Found(evaluate(chosen, moved), moved, choices, used)
+    return Found(evaluate(chosen, moved), moved, choices, used, places=places)
+
+
+def together(arrays: Arrays, sequence: Ints32, founds: Sequence[Found]) -> Found:
+    """A sequence with what several windows of it found, but for windows that overlap earlier ones.
+
+    No path leaves a window and comes back, and every rank's memory is the same at its ends: windows of
+    one sequence may be changed independently of each other.
+    """
+    moved = sequence.copy()
+    taken = np.zeros(len(sequence), dtype=bool)
+    for found in founds:
+        if found.places is not None and not taken[found.places].any():
+            taken[found.places] = True
+            moved[found.places] = found.sequence[found.places]
+    return Found(evaluate(arrays, moved), moved, founds[0].choices, 1)
 
 
 def _anneal(
@@ -166,7 +182,7 @@ def _anneal(
     chosen = np.array(choices, dtype=np.int32)
     best_chosen = chosen.copy()
     n, ranks = len(sequence), len(space.base)
-    ints, floats = np.empty(3 * n + 3 * ranks, dtype=np.int32), np.empty(6 * n)
+    ints, floats = np.empty(5 * n + 3 * ranks, dtype=np.int32), np.empty(8 * n)
     makespan, used = annealing.anneal(
         space,
         current,
@@ -216,6 +232,7 @@ def decode(
         held.tasks,
         held.owner,
         held.owners,
+        np.zeros((0, 0), dtype=np.int32),
         bundles.copy(),
         best,
         sequence,

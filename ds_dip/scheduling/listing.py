@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ds_dip.scheduling.columns import Ints
-from ds_dip.scheduling.queueing import WEIGHT, trailing_zeros
+from ds_dip.scheduling.queueing import BACKWARD, FORWARD, WEIGHT, trailing_zeros
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
@@ -30,9 +30,10 @@ def list_slots(
     """Tasks as they start when all take one time slot; fills ``sequence`` and returns how many could start.
 
     ``slot`` (n,) is rank * 3 + kind, ``spot`` (n,) a task's bit, in the order of preference within a slot's
-    words ``slot_word`` (3 ranks + 1,), ``at`` its inverse. On every rank backwards go before forwards and those before
-    weight gradients; at most ``limit`` (ranks,) groups are in flight, admitted in their order. ``left`` (ranks,
-    groups) counts tasks and is used up. Tasks outside ``inside`` are left out.
+    words ``slot_word`` (3 ranks + 1,), ``at`` its inverse. On every rank a backward follows a forward and a forward a
+    backward where both could start, weight gradients come where neither could. At most ``limit`` (ranks,) groups
+    are in flight, admitted in their order. ``left`` (ranks, groups) counts tasks and is used up. Tasks outside
+    ``inside`` are left out.
     """
     n, ranks, groups = slot.shape[0], left.shape[0], left.shape[1]
     bits = np.zeros(slot_word[3 * ranks], dtype=np.uint64)
@@ -41,6 +42,7 @@ def list_slots(
     count = np.zeros(ranks, dtype=np.int64)
     coming = np.zeros(ranks, dtype=np.int64)
     picked = np.empty(ranks, dtype=np.int64)
+    last = np.full(ranks, FORWARD)
     for task in range(n):
         if inside[task]:
             for edge in range(succ_ptr[task], succ_ptr[task + 1]):
@@ -56,7 +58,7 @@ def list_slots(
         many = 0
         for own in range(ranks):
             for turn in range(3):
-                kind = WEIGHT if turn == WEIGHT else 1 - turn
+                kind = turn if turn == WEIGHT or last[own] == BACKWARD else 1 - turn
                 task = -1
                 for word in range(slot_word[3 * own + kind], slot_word[3 * own + kind + 1]):
                     if bits[word]:
@@ -75,6 +77,8 @@ def list_slots(
                         coming[own] += 1
                 bits[spot[task] >> 6] ^= np.uint64(1) << np.uint64(spot[task] & 63)
                 picked[many] = task
+                if kind != WEIGHT:
+                    last[own] = kind
                 many += 1
                 break
         if many == 0:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ds_dip.scheduling.annealing import draw
 from ds_dip.scheduling.arrays import Floats
 from ds_dip.scheduling.graph import Graph, Ints32, Units
+from ds_dip.scheduling.moves import draw
 from ds_dip.scheduling.queueing import Words, interleave
 
 
@@ -55,12 +55,29 @@ def gather(bundles: Ints32, owner: Ints32, one: int, other: int, trial: Ints32) 
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
+def keep_order(g: Graph, table: Ints32, order: Ints32, waiting: Units) -> None:
+    """Chain the tasks ``table[role, microbatch]`` of every role in the order of microbatches."""
+    g.waiting[:] = waiting
+    g.chained[:] = g.rank.shape[0]
+    for role in range(table.shape[0]):
+        before = -1
+        for microbatch in order:
+            task = table[role, microbatch]
+            if task >= 0:
+                if before >= 0:
+                    g.chained[before] = task
+                    g.waiting[task] += 1
+                before = task
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
 def permute(
     g: Graph,
     tasks_ptr: Ints32,
     tasks: Ints32,
     owner: Ints32,
     owners: int,
+    table: Ints32,
     bundles: Ints32,
     best: Ints32,
     sequence: Ints32,
@@ -76,13 +93,17 @@ def permute(
     """Anneal the order ``bundles`` in place, from temperature ``hot`` to ``cold`` (in time units).
 
     Bundle b has ``tasks[tasks_ptr[b]:tasks_ptr[b+1]]`` and belongs to microbatch ``owner[b]`` of
-    ``owners``. ``best`` receives the best order, ``sequence`` its tasks as they start. Returns the
-    best makespan and the evaluations used, fewer where ``bound`` was reached.
+    ``owners``. With roles in ``table`` (roles, bundles) every rank follows the one order in each of
+    them; ``g.chained`` and ``g.waiting`` are then overwritten. ``best`` receives the best order,
+    ``sequence`` its tasks as they start. Returns the best makespan and the evaluations used, fewer
+    where ``bound`` was reached.
     """
     n, many = g.rank.shape[0], bundles.shape[0]
     by_priority, started = np.empty(n, np.uint32), np.empty(n, np.int32)
     start = np.empty(n)
     trial = np.empty(many, np.int32)
+    waiting = g.waiting.copy()
+    same = table.shape[0] > 0
     record = np.inf
     current = np.inf
     cooling = (cold / hot) ** (1.0 / max(1, evaluations))
@@ -103,10 +124,12 @@ def permute(
                     gather(bundles, owner, one, other, trial)
             else:
                 source = draw(state, many)
-                reach = max(2, many // 4)
+                reach = many if same else max(2, many // 4)
                 target = source - reach + draw(state, 2 * reach + 1)
                 insert(trial, source, min(many - 1, max(0, target)))
         spread(trial, tasks_ptr, tasks, by_priority)
+        if same:
+            keep_order(g, table, trial, waiting)
         result = interleave(g, by_priority, started, start, ints, floats, bits)
         heat *= cooling
         chance = (draw(state, 1 << 30) + 1) / (1 << 30)
@@ -157,66 +180,3 @@ def roll_out(
             best[:] = bundles
             sequence[:] = started
     return record
-
-
-@njit(cache=True, nogil=True, boundscheck=False)
-def permute_same(
-    g: Graph,
-    tasks_ptr: Ints32,
-    tasks: Ints32,
-    table: Ints32,
-    order: Ints32,
-    best: Ints32,
-    sequence: Ints32,
-    evaluations: int,
-    hot: float,
-    cold: float,
-    bound: float,
-    state: Words,
-    ints: Units,
-    floats: Floats,
-    bits: Words,
-) -> tuple[float, int]:
-    """Anneal one order of microbatches that every rank follows in every role, in place.
-
-    ``g.chained`` and ``g.waiting`` are overwritten; microbatch m has
-    ``tasks[tasks_ptr[m]:tasks_ptr[m+1]]`` and ``table[role, m]``. Otherwise like ``permute``.
-    """
-    n, many = g.rank.shape[0], order.shape[0]
-    by_priority, started = np.empty(n, np.uint32), np.empty(n, np.int32)
-    start = np.empty(n)
-    trial = np.empty(many, np.int32)
-    waiting = g.waiting.copy()
-    record = np.inf
-    current = np.inf
-    cooling = (cold / hot) ** (1.0 / max(1, evaluations))
-    heat = hot
-    for used in range(evaluations):
-        trial[:] = order
-        if used and many > 1:
-            insert(trial, draw(state, many), draw(state, many))
-        spread(trial, tasks_ptr, tasks, by_priority)
-        g.waiting[:] = waiting
-        g.chained[:] = n
-        for role in range(table.shape[0]):
-            before = -1
-            for microbatch in trial:
-                task = table[role, microbatch]
-                if task >= 0:
-                    if before >= 0:
-                        g.chained[before] = task
-                        g.waiting[task] += 1
-                    before = task
-        result = interleave(g, by_priority, started, start, ints, floats, bits)
-        heat *= cooling
-        chance = (draw(state, 1 << 30) + 1) / (1 << 30)
-        if 0.0 <= result <= current - heat * np.log(chance):
-            current = result
-            order[:] = trial
-            if result < record:
-                record = result
-                best[:] = trial
-                sequence[:] = started
-                if record <= bound:
-                    return record, used + 1
-    return record, evaluations

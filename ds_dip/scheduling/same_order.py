@@ -76,10 +76,12 @@ def _permute(
     tasks = np.lexsort([arrays.priority, column])
     pointer = np.searchsorted(column[tasks], np.arange(len(order) + 1)).astype(np.int32)
     best, sequence = order.copy(), np.empty(arrays.n, dtype=np.int32)
-    makespan, used = permuting.permute_same(
+    makespan, used = permuting.permute(
         graph,
         pointer,
         tasks.astype(np.int32),
+        order,
+        0,
         roles(arrays).astype(np.int32),
         order.copy(),
         best,

@@ -27,11 +27,16 @@ from ds_dip.scheduling.jobs import (
     restrategize,
     rewind,
     seed_orders,
+    together,
 )
 
 ELITE = 6
 WINDOW = 200
 """Tasks in the smallest window that is annealed on its own; larger ones have up to four times as many."""
+WINDOW_EVALUATIONS = 20_000
+"""Schedules of a window that are scored at most before another one has its turn."""
+LEAST_SHARE = 0.05
+"""Share of the time, about, of a way that lately brought nothing."""
 Progress = Callable[[float, float, int, float], None]
 """Called with the best makespan, the bound, evaluations and seconds so far; may raise Stop."""
 
@@ -103,11 +108,11 @@ class Portfolio:
     def __init__(self, arrays: Arrays, pool: Pool, bound: float, seed: int, start: list[tuple[int, ...]]) -> None:
         self.arrays, self.pool, self.bound, self.start = arrays, pool, bound, start
         self.random = random.Random(seed)
-        self.ways = {"orders": 1.0, "forward": 1.0, "backward": 1.0}
+        self.ways = {name: Way() for name in ("orders", "forward", "backward")}
         if arrays.n > 2 * WINDOW:
-            self.ways["window"] = 1.0
+            self.ways["window"] = Way()
         if any(len(pair.choices) > 1 for pair in arrays.problem.pairs):
-            self.ways["strategies"] = 1.0
+            self.ways["strategies"] = Way()
         self.priorities: dict[bool, tuple[float, Ints32]] = {}
         self.rounds = 0
         for backwards in (False, True):
@@ -132,20 +137,37 @@ class Portfolio:
         budget = self.pool.budget
         with ThreadPoolExecutor(workers) as threads:
             while not budget.over() and self.pool.best > self.bound * (1 + 1e-9) and self.arrays.n > 1:
-                jobs = [self._job(place, workers) for place in range(workers)]
+                _, sequence, choices = self.pool.elite[0]
+                jobs = self._jobs(workers)
+                windows = []
                 for (way, _), found in zip(jobs, threads.map(_run, jobs), strict=True):
-                    budget.used += found.evaluations
                     self._merge(way, found)
+                    if found.places is not None:
+                        windows.append(found)
+                if len(windows) > 1:
+                    self._merge("window", together(self.arrays.with_choices(choices), sequence, windows))
                 self.rounds += 1
                 if progress:
                     progress(self.pool.best, self.bound, budget.used, budget.elapsed())
 
-    def _job(self, place: int, workers: int) -> Job:
-        """The next job: every way once, then those that lately brought more the more often."""
-        turn = self.rounds * workers + place
-        way = self.random.choices(list(self.ways), list(self.ways.values()))[0]
-        if turn < len(self.ways):
-            way = list(self.ways)[turn]
+    def _jobs(self, workers: int) -> list[Job]:
+        """A job a worker: every way once, then each the more often the more it lately brought a second."""
+        total = sum(way.rate() for way in self.ways.values())
+        weights = [(LEAST_SHARE + way.rate() / total if total else 1.0) / way.cost for way in self.ways.values()]
+        names = self.random.choices(list(self.ways), weights, k=workers)
+        for place in range(workers):
+            turn = self.rounds * workers + place
+            if turn < len(self.ways):
+                names[place] = list(self.ways)[turn]
+        slots = iter(self.random.sample(range(names.count("window")), names.count("window")))
+        start = self.random.random()
+        jobs = []
+        for name in names:
+            spot = (start + next(slots) / names.count("window")) % 1.0 if name == "window" else 0.0
+            jobs.append(self._job(name, spot, workers))
+        return jobs
+
+    def _job(self, way: str, spot: float, workers: int) -> Job:
         share = min(LONGEST_JOB, FIRST_JOB * 1.1**self.rounds, (self.pool.budget.seconds or 8.0) / 8)
         seed = self.random.getrandbits(62)
         arrays, elite = self.arrays, self.pool.elite
@@ -160,16 +182,19 @@ class Portfolio:
             heat = self.random.choice((0.001, 0.003, 0.01)) * scale
             choices = self.random.choice([elite[0][2], chosen[2], *self.start])
             return way, lambda: decode(arrays, choices, backwards, start, count, heat, heat / 20, target, seed)
-        count = self._count(share, REORDER_COST * arrays.n + 3e-7, workers)
-        heat = self.random.choice((0.005, 0.01, 0.02, 0.03)) * scale
         swaps = self.random.choice((10, 100, 300))
-        cold = heat / 10
         if way == "window":
             tasks = WINDOW * self.random.choice((1, 2, 4))
+            share = min(share, WINDOW_EVALUATIONS * REORDER_COST * tasks)
             count = self._count(share, REORDER_COST * tasks + 3e-7, workers)
-            heat, cold = heat * tasks / arrays.n, cold * tasks / arrays.n
-            return way, lambda: rewind(arrays, chosen[1], chosen[2], tasks, count, heat, cold, target, swaps, seed)
-        return way, lambda: reorder(arrays, chosen[1], chosen[2], count, heat, cold, target, swaps, seed)
+            heat = self.random.choice((0.005, 0.01, 0.02)) * scale * tasks / arrays.n
+            first = int(spot * arrays.n)
+            return way, lambda: rewind(
+                arrays, chosen[1], chosen[2], first, tasks, count, heat, heat / 10, target, swaps, seed
+            )
+        count = self._count(share, REORDER_COST * arrays.n + 3e-7, workers)
+        heat = self.random.choice((0.005, 0.01, 0.02, 0.03)) * scale
+        return way, lambda: reorder(arrays, chosen[1], chosen[2], count, heat, heat / 10, target, swaps, seed)
 
     def _count(self, share: float, cost: float, workers: int) -> int:
         left = self.pool.budget.left(cost)
@@ -179,13 +204,33 @@ class Portfolio:
 
     def _merge(self, way: str, found: Found) -> None:
         before = self.pool.best
-        better = self.pool.add(found.makespan, found.sequence, found.choices)
+        self.pool.budget.used += found.evaluations
+        self.pool.add(found.makespan, found.sequence, found.choices)
         if found.bundles is not None:
             backwards = way == "backward"
             if found.makespan < self.priorities[backwards][0]:
                 self.priorities[backwards] = (found.makespan, found.bundles)
-        gain = 1.0 + 100 * (before / self.pool.best - 1) if better else 0.0
-        self.ways[way] = max(0.15, 0.85 * self.ways[way] + 0.3 * gain)
+        size = len(found.places) if found.places is not None else self.arrays.n
+        cost = REORDER_COST if way in ("orders", "window") else DECODE_COST
+        self.ways[way].learn(before / self.pool.best - 1, found.evaluations * cost * size)
+
+
+@dataclass(slots=True)
+class Way:
+    """What a way of searching lately brought (relative gains) and took (seconds, about)."""
+
+    gain: float = 0.0
+    spent: float = 0.0
+    cost: float = 1e-3
+
+    def learn(self, gain: float, seconds: float) -> None:
+        """Count one more job; earlier ones count less and less."""
+        self.gain, self.spent = 0.9 * self.gain + gain, 0.9 * self.spent + seconds
+        self.cost = max(seconds, 1e-5)
+
+    def rate(self) -> float:
+        """Gain a second."""
+        return self.gain / self.spent if self.spent else 0.0
 
 
 Job = tuple[str, Callable[[], Found]]

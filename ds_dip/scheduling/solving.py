@@ -11,7 +11,7 @@ import numpy as np
 
 from ds_dip.scheduling.admission import admission
 from ds_dip.scheduling.arrays import Arrays, arrays_of
-from ds_dip.scheduling.baselines import BASELINES
+from ds_dip.scheduling.baselines import BASELINES, fitted
 from ds_dip.scheduling.bounds import lower_bound
 from ds_dip.scheduling.jobs import bundles_of, decode, reorder
 from ds_dip.scheduling.problem import InfeasibleError, Problem, Task
@@ -72,7 +72,7 @@ def solve(
         except InfeasibleError as error:
             return _infeasible(error, (bound, name), left, seed)
         return _result(arrays, pool, (bound, name), seed, {})
-    baselines = _baselines(problem, arrays, pool)
+    baselines = _baselines(problem, pool)
     if warm_start is not None:
         chosen = arrays.with_choices(warm_start.choices)
         orders = positions(chosen, warm_start)
@@ -137,20 +137,18 @@ def _infeasible(error: InfeasibleError, bound: tuple[float, str], budget: Budget
     )
 
 
-def _baselines(problem: Problem, arrays: Arrays, pool: Pool) -> dict[str, float | str]:
+def _baselines(problem: Problem, pool: Pool) -> dict[str, float | str]:
     """Every baseline's makespan or the reason of its refusal; those that fit seed the search."""
     found: dict[str, float | str] = {}
-    for name, make in BASELINES.items():
+    for name in BASELINES:
         try:
-            schedule = make(problem)
+            baseline = fitted(problem, name)
         except BaselineError as error:
             found[name] = str(error)
             continue
-        chosen = arrays.with_choices(schedule.choices)
-        orders = positions(chosen, schedule)
         pool.budget.used += 1
-        found[name] = makespan = makespan_of(chosen, orders)
-        pool.add(makespan, flat(orders)[0], schedule.choices)
+        found[name] = baseline.makespan
+        pool.add(baseline.makespan, flat(baseline.orders)[0], baseline.choices)
     return found
 
 

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
 from ds_dip.scheduling.admission import SLACK
-from ds_dip.scheduling.arrays import Arrays, Ints, numbered
+from ds_dip.scheduling.arrays import Arrays, Floats, Ints, numbered
 from ds_dip.scheduling.bounds import optimistic, tails
-from ds_dip.scheduling.graph import compact_of
+from ds_dip.scheduling.graph import Ints32, compact_of
 
-if TYPE_CHECKING:
-    from ds_dip.scheduling.annealing import Space
+
+class Space(NamedTuple):
+    """What annealing moves in: tasks (n,), predecessor rows, offsets of ranks in a sequence.
+
+    ``head`` and ``follow`` are the least times from the batch's start to a task's and from its end
+    to the batch's; ``base`` (ranks,) is the memory in use before a rank's first task. ``table`` (identities,
+    microbatches) holds the task of a microbatch that plays a role (kind, module, chunk, sub), or
+    -1; rows run along the chain. ``pair_of`` (n,) is a task's pair or -1, ``pairs`` (k, 3) their
+    tasks, ``choice_values[choice_ptr[k]:choice_ptr[k+1]]`` (forward, backward and weight duration,
+    memory, backward acquire) their choices. Where tasks are in pairs their own values do not count.
+    """
+
+    duration: Floats
+    pred_ptr: Ints32
+    pred: Ints32
+    pred_delay: Floats
+    head: Floats
+    follow: Floats
+    acquire: Floats
+    net: Floats
+    limit: Floats
+    rank: Ints32
+    offset: Ints32
+    base: Floats
+    table: Ints32
+    limited: bool
+    pair_of: Ints32
+    pairs: Ints32
+    choice_ptr: Ints32
+    choice_values: Floats
 
 
 def space_of(arrays: Arrays) -> Space:
@@ -23,8 +51,6 @@ def space_of(arrays: Arrays) -> Space:
 
 
 def _space(arrays: Arrays) -> Space:
-    from ds_dip.scheduling.annealing import Space
-
     pairs = arrays.problem.pairs
     pair_of = np.full(arrays.n, -1, dtype=np.int32)
     for number, members in enumerate(arrays.pairs.tolist()):

@@ -66,7 +66,7 @@ def list_order(
     limit: list[int],
     mask: NDArray[np.bool_] | None = None,
 ) -> list[list[int]]:
-    """Orders that result when every stage takes one time slot and backwards go first.
+    """Orders that result when every stage takes one time slot, and a backward follows a forward in turn.
 
     ``limit`` bounds the microbatches in flight on a rank, admitted in first-come order; ``mask``
     leaves out tasks and their edges.

@@ -6,17 +6,12 @@ know the earliest start that the past allows and the time that the future needs 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ds_dip.scheduling.arrays import Arrays, Floats, Ints
 from ds_dip.scheduling.graph import Ints32, compact_of
 from ds_dip.scheduling.mirror import mirrored
-from ds_dip.scheduling.space import roles, space_of
-
-if TYPE_CHECKING:
-    from ds_dip.scheduling.annealing import Space
+from ds_dip.scheduling.space import Space, roles, space_of
 
 
 def window(arrays: Arrays, sequence: Ints32, first: int, count: int) -> tuple[Space, Ints, Ints32]:
@@ -25,8 +20,6 @@ def window(arrays: Arrays, sequence: Ints32, first: int, count: int) -> tuple[Sp
     Returns it with the places in ``sequence`` of its tasks, rank by rank, and its own sequence:
     its task i is the task at place i.
     """
-    from ds_dip.scheduling.annealing import Space
-
     whole = space_of(arrays)
     start = _times(arrays, sequence, whole.offset, np.zeros(arrays.n))
     side = mirrored(arrays)
