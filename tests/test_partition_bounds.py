@@ -22,10 +22,11 @@ def sums(costs: list[int], bounds: tuple[int, ...]) -> list[int]:
 
 @pytest.mark.parametrize(("layers", "ranks", "laps"), AWKWARD)
 def test_any_count_of_layers_is_cut_without_loss(layers: int, ranks: int, laps: int) -> None:
+    homes = {"language": [chunk % ranks for chunk in range(ranks * laps)]}
     for bounds in (
         even_bounds(layers, ranks * laps),
         bottleneck_bounds([1.0] * layers, ranks * laps),
-        levelled_bounds({"language": [1.0] * layers}, {"language": ranks * laps}, ranks)["language"],
+        levelled_bounds({"language": [1.0] * layers}, homes, ranks)["language"],
     ):
         sizes = [stop - start for start, stop in pairwise(bounds)]
         assert (bounds[0], bounds[-1], len(sizes)) == (0, layers, ranks * laps)
@@ -86,13 +87,14 @@ def test_levelled_bounds_keep_every_layer_and_level_the_ranks(
 ) -> None:
     modules = {f"m{number}": own for number, own in enumerate(costs)}
     chunks = {name: data.draw(st.integers(1, len(own))) for name, own in modules.items()}
-    bounds = levelled_bounds(modules, chunks, ranks)
+    homes = {name: data.draw(st.lists(st.integers(0, ranks - 1), min_size=n, max_size=n)) for name, n in chunks.items()}
+    bounds = levelled_bounds(modules, homes, ranks)
 
     def squares(cuts: dict[str, tuple[int, ...]]) -> int:
         loads = [0] * ranks
         for name, own in cuts.items():
             for index, value in enumerate(sums(modules[name], own)):
-                loads[index % ranks] += value
+                loads[homes[name][index]] += value
         return sum(load * load for load in loads)
 
     for name, own in modules.items():
@@ -105,7 +107,7 @@ def test_levelled_bounds_keep_every_layer_and_level_the_ranks(
 def test_a_heavy_head_leaves_its_rank_less_of_the_rest() -> None:
     # The best bottleneck of each module alone gives rank 1 the head and half of the encoder: 12 and 16.
     costs = {"vision": [1.0] * 8, "language": [1.0] * 8 + [12.0]}
-    bounds = levelled_bounds(costs, {"vision": 2, "language": 2}, 2)
+    bounds = levelled_bounds(costs, {"vision": [0, 1], "language": [0, 1]}, 2)
     assert bounds == {"vision": (0, 6, 8), "language": (0, 8, 9)}
 
 

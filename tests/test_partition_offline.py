@@ -26,7 +26,7 @@ COSTS = Roofline(QUICKSTART, PROCESSOR)
 
 
 def make(path: Path, inputs: Inputs = INPUTS, **more: Any) -> tuple[Partition, bool]:
-    return partition_offline(inputs, COSTS, schedule, path, **more)
+    return partition_offline(inputs, COSTS, schedule, None, path, **more)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,7 @@ def test_the_same_inputs_are_not_searched_again(written: tuple[Path, Partition])
         {"workload": digits(batches=1)},
         {"costs_sha256": "1" * 64},
         {"schedule": "1f1b"},
+        {"evaluations": 7},
         {"memory": Memory(bytes=1e9)},
         {"options": SearchOptions(evaluations=20, shown=3, laps={"vision": 1})},
         {"options": SearchOptions(evaluations=20, shown=3, parts={"vision": (3, 3)})},
@@ -130,6 +131,7 @@ def test_estimates_are_for_b_mean_instances_or_a_mean_microbatch(written: tuple[
         ("search.candidates.0.modules.vision.laps", 0, r"modules.vision.laps' is 0"),
         ("search.candidates.0.modules.vision.sub_microbatch", "x", r"modules.vision.sub_microbatch' is 'x'"),
         ("search.candidates.0.modules.vision.parts", [0], r"modules.vision.parts' is \[0\]"),
+        ("search.candidates.0.modules.vision.ranks", [2], r"modules.vision.ranks' is \[2\], expected a rank of 0 to 1"),
     ],
 )
 def test_a_wrong_field_of_the_search_is_refused_by_its_name(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import fsum
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
 
 from ds_dip.costs.roofline import Rates, Roofline
@@ -16,8 +17,18 @@ from ds_dip.partition import make_partition
 from ds_dip.partition.memory import Memory
 from ds_dip.partition.scoring import MOST_STAGES, Remembered, Score, Scorer, UnfitError
 from ds_dip.partition.workload import Workload, draw
-from ds_dip.planner.plan import Planner, PlannerSettings
+from ds_dip.planner.plan import Planner, PlannerSettings, schedulers
 from tests.partition_cases import PROCESSOR, QUICKSTART, digits, model_of, random_workload, schedule, scorer
+
+
+def test_a_searched_score_is_what_the_planner_predicts_with_its_search() -> None:
+    partition = make_partition(QUICKSTART, 2, {"language": 2}, {"vision": 6}, placement="zigzag")
+    dataset, opened = DatasetReference("ds_dip.data.digits:Digits", {"samples": 100}), Digits(100)
+    planner = Planner(
+        PlannerSettings(QUICKSTART, partition, dataset, 24, microbatches=3, rates=PROCESSOR, evaluations=60)
+    )
+    own = scorer(Workload(draw(100, opened.metadata, 24, 2), 3)).by(schedulers("dip", 60)[1])
+    assert scored(own, partition).makespans == tuple(planner.plan(step).makespan for step in range(2))
 
 
 def scored(own: Scorer, *arguments: object) -> Score:
@@ -52,7 +63,7 @@ def test_a_score_is_what_the_planner_predicts_for_the_same_batches(replicas: int
     assert score.mean == pytest.approx(fsum(score.makespans) / 3)
 
 
-@settings(deadline=None, max_examples=30)
+@hypothesis(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.none() | st.integers(1, 3), st.integers(1, 2))
 def test_the_work_of_the_busiest_rank_is_a_lower_bound(seed: int, ranks: int, limit: int | None, replicas: int) -> None:
     model = model_of(vision=[1000, 20000, 400], language=[500, 3000, 100, 9000])

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from ds_dip.costs.roofline import Rates
 from ds_dip.models.partition import PartitionError, check_partition
 from ds_dip.partition import make_partition
+from ds_dip.partition.chunks import chunk_ranks
 from ds_dip.partition.memory import Memory
 from ds_dip.partition.search import Found, search
 from ds_dip.partition.space import SearchOptions
-from tests.partition_cases import digits, model_of, random_workload, scorer
+from ds_dip.planner.plan import searched
+from tests.partition_cases import QUICKSTART, digits, model_of, random_workload, scorer
 
 RATES = st.sampled_from([Rates(layer_overhead=0.0), Rates(), Rates(layer_overhead=5e-4), Rates(link=1e6)])
 
@@ -49,9 +51,9 @@ def test_every_partition_of_a_small_model_is_at_most_a_hundredth_faster(seed: in
     model = model_of(vision=[5000, 40000, 40000, 9000], language=[1000, 30000, 30000, 30000, 80000])
     own = scorer(random_workload(model, seed), rates, model)
     every = []
-    for vision, language, limit in product(cuts(4), cuts(5), (None, 1, 2, 3, 4)):
+    for vision, language, limit, placement in product(cuts(4), cuts(5), (None, 1, 2, 3, 4), ("looped", "zigzag")):
         parts = {"vision": vision, "language": language}
-        score = own.score(make_partition(model, 2, None, {"vision": limit}, parts=parts))
+        score = own.score(make_partition(model, 2, None, {"vision": limit}, parts=parts, placement=placement))
         assert score is not None
         every.append(score.mean)
     assert search(own, 2, SearchOptions(evaluations=10**6)).best.mean <= 1.01 * min(every)
@@ -62,6 +64,42 @@ def cuts(layers: int) -> Iterator[list[int]]:
     for chunks in (2, 4):
         for bounds in combinations(range(1, layers), chunks - 1):
             yield [stop - start for start, stop in pairwise((0, *bounds, layers))]
+
+
+def test_the_best_and_the_rule_are_scored_again_as_the_planner_schedules() -> None:
+    own = scorer()
+    final = own.by(lambda problem: searched(problem, "dip", 50)[:3])
+    found = search(own, 2, SearchOptions(evaluations=100, shown=3), None, final)
+    assert found.rule is not None
+    assert len(found.candidates) == 3
+    for score in (found.rule, *found.candidates):
+        assert final.score(score.partition, score.split) == score
+        plain = own.score(score.partition)
+        assert plain is not None
+        assert score.mean <= plain.mean * (1 + 1e-9)
+    assert found.best.mean <= found.rule.mean
+
+
+@pytest.mark.parametrize("placement", ["looped", "zigzag"])
+def test_a_fixed_placement_is_kept(placement: str) -> None:
+    for candidate in find(placements=(placement,), evaluations=100).candidates:
+        own = candidate.partition
+        chunks = {name: len(own.of(name)) for name in ("vision", "language")}
+        homes = chunk_ranks(QUICKSTART, chunks, 2, placement)
+        assert {name: tuple(chunk.rank for chunk in own.of(name)) for name in chunks} == homes
+
+
+def test_both_placements_are_searched() -> None:
+    # Messages that take as long as stages make turning chains win.
+    slow = scorer(rates=Rates(layer_overhead=3e-4, link_latency=5e-3))
+    both = search(slow, 2).best.mean
+    assert both == min(search(slow, 2, SearchOptions(placements=(own,))).best.mean for own in ("looped", "zigzag"))
+    assert both < search(slow, 2, SearchOptions(placements=("looped",))).best.mean
+
+
+def test_unknown_placements_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"placements are \('ring',\): name some of looped, zigzag"):
+        find(placements=("ring",))
 
 
 def find(**options: object) -> Found:
@@ -90,8 +128,9 @@ def test_progress_counts_schedules_and_the_best_only_falls() -> None:
 def test_on_a_processor_whole_microbatches_beat_small_ones() -> None:
     # The quickstart's batches: 64 samples in 8 microbatches.
     own = scorer(digits(batch_size=64, microbatches=8))
-    whole = SearchOptions(laps={"vision": 1, "language": 1}, sub_microbatch={"vision": None})
-    cut = SearchOptions(laps={"vision": 2, "language": 2}, sub_microbatch={"vision": 8})
+    looped = ("looped",)
+    whole = SearchOptions(laps={"vision": 1, "language": 1}, sub_microbatch={"vision": None}, placements=looped)
+    cut = SearchOptions(laps={"vision": 2, "language": 2}, sub_microbatch={"vision": 8}, placements=looped)
     assert search(own, 2, whole).best.mean < search(own, 2, cut).best.mean
     assert dict(search(own, 2).best.partition.sub_microbatch)["vision"] is None
 

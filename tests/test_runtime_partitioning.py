@@ -17,6 +17,7 @@ from ds_dip.partition.methods import partition_by
 from ds_dip.partition.scoring import Scorer
 from ds_dip.partition.search import search
 from ds_dip.partition.workload import Workload, draw
+from ds_dip.planner.plan import schedulers
 from ds_dip.runtime import partition_for
 from tests.partition_cases import QUICKSTART, schedule
 
@@ -32,7 +33,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def profiled(dip: dict[str, Any] | None = None, **more: Any) -> Any:
-    config = CONFIG | ({"dip": dip} if dip else {})
+    config = CONFIG | {"dip": {"planner": {"evaluations": 0}} | (dip or {})}
     return partition_for(QUICKSTART, config, 2, method="profile", **({"training_data": DATA} | more))
 
 
@@ -57,8 +58,10 @@ def test_deepspeeds_methods_cut_with_the_configured_laps(method: str) -> None:
 def test_profile_gives_what_the_search_finds_for_the_runs_batches(cache: Path) -> None:
     dataset = Digits(400)
     workload = Workload(draw(400, dataset.metadata, 16, 8, 0), 4)
-    expected = search(Scorer(QUICKSTART, workload, Roofline(QUICKSTART, Rates()), schedule), 2).best.partition
-    assert profiled() == expected
+    own = Scorer(QUICKSTART, workload, Roofline(QUICKSTART, Rates()), schedule)
+    final = own.by(schedulers("dip", 50)[1])
+    expected = search(own, 2, None, None, final).best.partition
+    assert profiled({"planner": {"evaluations": 50}}) == expected
     assert len(list(cache.iterdir())) == 1
 
 
@@ -88,6 +91,13 @@ def test_configured_laps_and_sizes_are_kept() -> None:
     partition = profiled({"laps": {"vision": 3}, "sub_microbatch": {"vision": 2}})
     assert partition.of("vision")[-1].segment == 2
     assert dict(partition.sub_microbatch)["vision"] == 2
+
+
+def test_a_configured_placement_is_kept() -> None:
+    for placement in ("looped", "zigzag"):
+        partition = profiled({"placement": placement, "laps": {"vision": 1, "language": 1}})
+        ranks = [chunk.rank for chunk in partition.of("language")]
+        assert ranks == ([0, 1] if placement == "looped" else [1, 0])
 
 
 def test_profile_keeps_within_the_configured_memory(cache: Path) -> None:

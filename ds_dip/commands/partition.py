@@ -61,6 +61,7 @@ def _pairs(name: str, help: str) -> Callable[[Any], Any]:
 @_pairs("--laps", "Fix a module's K: vision=2.")
 @_pairs("--sub-microbatch", "Fix a module's B: vision=8 or vision=whole.")
 @_pairs("--parts", "Fix a module's layers a chunk: language=4,4.")
+@click.option("--placement", type=click.Choice(["looped", "zigzag"]), help="Fix how chunks go over ranks.")
 @click.option("--evaluations", type=_COUNT, default=3000, show_default=True, help="Schedules to make at most.")
 @click.option("--most-laps", type=_COUNT, default=8, show_default=True, help="Largest K to search.")
 @click.option("--show", type=_COUNT, default=8, show_default=True, help="Candidates to keep and show.")
@@ -78,7 +79,7 @@ def command(**given: Any) -> None:
     from ds_dip.models import load_model
     from ds_dip.partition.memory import Memory
     from ds_dip.partition.offline import Inputs, partition_offline
-    from ds_dip.planner.plan import fastest
+    from ds_dip.planner.plan import schedulers
 
     out: Path = given["out"]
     check_writable(out)
@@ -102,6 +103,7 @@ def command(**given: Any) -> None:
         workload=workload,
         costs_sha256=costs_sha256,
         schedule=dip.schedule,
+        evaluations=dip.planner.evaluations,
         memory=Memory(
             bytes=None if given["memory_gb"] is None else given["memory_gb"] * 1e9,
             compute=compute,
@@ -113,7 +115,12 @@ def command(**given: Any) -> None:
     )
     with _progress() as progress:
         _, kept = partition_offline(
-            inputs, costs, lambda problem: fastest(problem, dip.schedule), out, again=given["again"], progress=progress
+            inputs,
+            costs,
+            *schedulers(dip.schedule, dip.planner.evaluations),
+            out,
+            again=given["again"],
+            progress=progress,
         )
     _report(out, kept, given["as_json"])
 
@@ -195,6 +202,7 @@ def _workload(given: Mapping[str, Any], document: Mapping[str, Any]) -> Workload
 
 
 def _options(given: Mapping[str, Any]) -> SearchOptions:
+    from ds_dip.partition.chunks import PLACEMENTS
     from ds_dip.partition.space import SearchOptions
 
     return SearchOptions(
@@ -210,6 +218,7 @@ def _options(given: Mapping[str, Any]) -> SearchOptions:
             name: tuple(_number("--parts", name, size, int) for size in value.split(","))
             for name, value in given["parts"]
         },
+        placements=(given["placement"],) if given["placement"] else PLACEMENTS,
     )
 
 

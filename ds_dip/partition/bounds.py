@@ -55,33 +55,36 @@ def bottleneck_bounds(seconds: Sequence[float], chunks: int) -> tuple[int, ...]:
 
 
 def levelled_bounds(
-    seconds: Mapping[str, Sequence[float]], chunks: Mapping[str, int], ranks: int
+    seconds: Mapping[str, Sequence[float]], homes: Mapping[str, Sequence[int]], ranks: int
 ) -> dict[str, tuple[int, ...]]:
-    """Bounds of all modules whose sums over each rank (chunk c on rank c mod P) are as level as shifts make them.
+    """Bounds of all modules whose sums over each rank are as level as shifts make them.
+
+    ``homes`` gives the rank of every chunk of every module.
 
     From the best bottleneck of every module by itself, layers are moved over a bound, one at a time,
     as long as that lowers the sum of the ranks' squared loads: a rank that holds a heavy head gets
     less of the rest. Raises PartitionError for more chunks than layers.
     """
-    bounds = {name: list(bottleneck_bounds(own, chunks[name])) for name, own in seconds.items()}
+    bounds = {name: list(bottleneck_bounds(own, len(homes[name]))) for name, own in seconds.items()}
     loads = [0.0] * ranks
     for name, cuts in bounds.items():
         for index, (start, stop) in enumerate(pairwise(cuts)):
-            loads[index % ranks] += sum(seconds[name][start:stop])
+            loads[homes[name][index]] += sum(seconds[name][start:stop])
     least = _LEAST * sum(loads) ** 2
     while True:
         best: tuple[float, str, int, int] | None = None
         for name, place, step in shifts(bounds):
             layer, giver, taker = _shift(seconds[name], bounds[name], place, step)
-            gain = 2 * layer * (loads[giver % ranks] - loads[taker % ranks] - layer)
-            if giver % ranks != taker % ranks and gain > least and (best is None or gain > best[0]):
+            giver, taker = homes[name][giver], homes[name][taker]
+            gain = 2 * layer * (loads[giver] - loads[taker] - layer)
+            if giver != taker and gain > least and (best is None or gain > best[0]):
                 best = gain, name, place, step
         if best is None:
             return {name: tuple(cuts) for name, cuts in bounds.items()}
         _, name, place, step = best
         layer, giver, taker = _shift(seconds[name], bounds[name], place, step)
-        loads[giver % ranks] -= layer
-        loads[taker % ranks] += layer
+        loads[homes[name][giver]] -= layer
+        loads[homes[name][taker]] += layer
         bounds[name][place] += step
 
 

@@ -52,8 +52,7 @@ def make_partition(
     if placement not in PLACEMENTS:
         raise PartitionError(f"placement is {placement!r}: use one of {', '.join(PLACEMENTS)}")
     costs = costs or Roofline(model, Rates())
-    chunks: list[Chunk] = []
-    turned: dict[str, int] = {}
+    cuts: dict[str, tuple[int, ...]] = {}
     for module in model.modules:
         name, layers = module.name, len(module.layers)
         if name in parts:
@@ -62,15 +61,33 @@ def make_partition(
             count = chunk_count(name, layers, ranks, laps.get(name, 1))
             nominal = sizes.get(name, Sizes((NOMINAL_TOKENS,), (NOMINAL_TOKENS,)))
             bounds = bottleneck_bounds(layer_seconds(model, name, costs, nominal), count)
-        turns = max((turned[source] for source in model.upstream(name)), default=0) if placement == "zigzag" else 0
-        for index, (start, stop) in enumerate(pairwise(bounds)):
-            lap, position = divmod(index, ranks)
-            back = placement == "zigzag" and (turns + lap) % 2 == 1
-            chunks.append(Chunk(name, index, lap, ranks - 1 - position if back else position, start, stop))
-        turned[name] = turns + chunks[-1].segment + 1
+        cuts[name] = tuple(bounds)
+    homes = chunk_ranks(model, {name: len(own) - 1 for name, own in cuts.items()}, ranks, placement)
+    chunks = [
+        Chunk(name, index, index // ranks, homes[name][index], start, stop)
+        for name, own in cuts.items()
+        for index, (start, stop) in enumerate(pairwise(own))
+    ]
     partition = Partition(ranks, tuple(chunks), tuple((name, sub_microbatch.get(name)) for name in names))
     check_partition(model, partition)
     return partition
+
+
+def chunk_ranks(model: Model, chunks: Mapping[str, int], ranks: int, placement: str) -> dict[str, tuple[int, ...]]:
+    """The rank of every chunk of every module, of which there are ``chunks`` (see ``make_partition``)."""
+    homes: dict[str, tuple[int, ...]] = {}
+    turned: dict[str, int] = {}
+    for module in model.modules:
+        name = module.name
+        turns = max((turned[source] for source in model.upstream(name)), default=0)
+        own = []
+        for index in range(chunks[name]):
+            lap, position = divmod(index, ranks)
+            back = placement == "zigzag" and (turns + lap) % 2 == 1
+            own.append(ranks - 1 - position if back else position)
+        homes[name] = tuple(own)
+        turned[name] = turns + -(-chunks[name] // ranks)
+    return homes
 
 
 def layer_seconds(model: Model, module: str, costs: CostModel, sizes: Sizes) -> list[float]:

@@ -23,15 +23,16 @@ from ds_dip.partition.space import SearchOptions
 from ds_dip.partition.workload import Workload
 
 #: Counts changes of the search that may change its answer, so that older files are searched again.
-REVISION = 1
+REVISION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Everything that an offline partition follows from.
 
-    ``schedule`` names how the run schedules, ``costs_sha256`` where the costs come from: of the latency
-    table's bytes, or of the device's rates.
+    ``schedule`` names how the run schedules, and ``evaluations`` how many schedules its planner scores
+    for a batch; ``costs_sha256`` where the costs come from: of the latency table's bytes, or of the
+    device's rates.
     """
 
     model: Model
@@ -39,6 +40,7 @@ class Inputs:
     workload: Workload
     costs_sha256: str
     schedule: str = "dip"
+    evaluations: int = 0
     memory: Memory = field(default_factory=Memory)
     options: SearchOptions = field(default_factory=SearchOptions)
 
@@ -53,7 +55,7 @@ class Inputs:
                 "ranks": self.ranks,
                 "workload": self.workload.sha256,
                 "costs": self.costs_sha256,
-                "schedule": self.schedule,
+                "schedule": [self.schedule, self.evaluations],
                 "memory": asdict(self.memory),
                 "options": options | {"parts": {name: list(own) for name, own in options["parts"].items()}},
             }
@@ -69,6 +71,7 @@ def partition_offline(
     inputs: Inputs,
     costs: CostModel,
     scheduler: Scheduler,
+    final: Scheduler | None = None,
     path: str | Path | None = None,
     *,
     again: bool = False,
@@ -76,14 +79,15 @@ def partition_offline(
 ) -> tuple[Partition, bool]:
     """(the partition, whether it was taken from ``path``) after a search whose outcome is written to ``path``.
 
-    A file made from the same inputs is taken as it is, unless ``again``; any other is replaced. Without
-    a path nothing is written.
+    ``scheduler`` scores all candidates, ``final`` the best of them again. A file made from the same
+    inputs is taken as it is, unless ``again``; any other is replaced. Without a path nothing is written.
     Raises PartitionError and ValueError as ``search`` does, and OSError where the file cannot be written.
     """
     if path is not None and not again and (known := _known(inputs, path)) is not None:
         return known, True
     scorer = Scorer(inputs.model, inputs.workload, costs, scheduler, inputs.memory)
-    found = search(scorer, inputs.ranks, inputs.options, progress)
+    last = None if final is None else scorer.by(final)
+    found = search(scorer, inputs.ranks, inputs.options, progress, last)
     best = found.best
     if path is None:
         return best.partition, False

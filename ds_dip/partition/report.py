@@ -57,13 +57,14 @@ def candidate_document(score: Score) -> dict[str, Any]:
 
 
 def candidate_modules(partition: Partition) -> dict[str, Any]:
-    """K, B and layers a chunk of every module."""
+    """K, B, and layers and rank of every chunk, by module."""
     limits = dict(partition.sub_microbatch)
     modules: dict[str, Any] = {}
     for chunk in partition.chunks:
-        entry = modules.setdefault(chunk.module, {"sub_microbatch": limits.get(chunk.module), "parts": []})
+        entry = modules.setdefault(chunk.module, {"sub_microbatch": limits.get(chunk.module), "parts": [], "ranks": []})
         entry["laps"] = chunk.segment + 1
         entry["parts"].append(chunk.stop - chunk.start)
+        entry["ranks"].append(chunk.rank)
     return modules
 
 
@@ -125,7 +126,7 @@ def _check_candidate(path: str | Path, place: str, row: Any, ranks: int) -> None
         raise _wrong(path, f"{place}.modules", modules, "an object with a member a module")
     for name, entry in modules.items():
         where = f"{place}.modules.{name}"
-        entry = _object(path, where, entry, ("laps", "sub_microbatch", "parts"))
+        entry = _object(path, where, entry, ("laps", "sub_microbatch", "parts", "ranks"))
         if not _is_count(entry.get("laps")):
             raise _wrong(path, f"{where}.laps", entry.get("laps"), "a whole number of at least 1")
         if entry.get("sub_microbatch") is not None and not _is_count(entry["sub_microbatch"]):
@@ -133,6 +134,9 @@ def _check_candidate(path: str | Path, place: str, row: Any, ranks: int) -> None
         parts = entry.get("parts")
         if not isinstance(parts, list) or not all(map(_is_count, parts)):
             raise _wrong(path, f"{where}.parts", parts, "a list of layer counts")
+        homes = entry.get("ranks")
+        if not isinstance(homes, list) or len(homes) != len(parts) or not set(homes) <= set(range(ranks)):
+            raise _wrong(path, f"{where}.ranks", homes, f"a rank of 0 to {ranks - 1} for each of {len(parts)} chunks")
 
 
 def _memory(path: str | Path, rows: Any, ranks: int) -> None:

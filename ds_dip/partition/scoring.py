@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import fsum, inf
 
@@ -78,6 +79,12 @@ class Scorer:
         self._scheduler = scheduler
         self._shares = workload.shares(model, self.costs)
         self._cuts: dict[tuple[tuple[str, int | None], ...], tuple[tuple[Batch, ...], ...]] = {}
+
+    def by(self, scheduler: Scheduler) -> Scorer:
+        """A scorer of the same batches and costs that schedules in another way."""
+        other = copy(self)
+        other._scheduler, other.used = scheduler, 0
+        return other
 
     def batches(self, partition: Partition) -> tuple[tuple[Batch, ...], ...]:
         """Every sample batch as its replicas run it, cut as the partition's B says."""

@@ -15,7 +15,7 @@ from math import fsum, inf
 
 from ds_dip.models.partition import Partition, PartitionError
 from ds_dip.partition.bounds import bottleneck_bounds, even_bounds, levelled_bounds, shifts
-from ds_dip.partition.chunks import make_partition
+from ds_dip.partition.chunks import chunk_ranks, make_partition
 from ds_dip.partition.rule import rule_partition
 from ds_dip.partition.scoring import Score, Scorer, UnfitError
 from ds_dip.partition.space import BOTTLENECK, EVEN, SearchOptions, Setting, Space
@@ -25,6 +25,8 @@ RULE, SHIFTED = "rule", "shifted"
 _LEAST = 1e-9
 #: How many combinations of K have the layers of their best partition shifted.
 _REFINED = 8
+#: As many times the candidates that are shown are scored again in the end.
+_RESCORED = 2
 
 #: Told after every candidate: schedules made, the budget, seconds of the best mean iteration.
 Progress = Callable[[int, int, float], None]
@@ -53,14 +55,21 @@ class Found:
         return self.candidates[0]
 
 
-def search(scorer: Scorer, ranks: int, options: SearchOptions | None = None, progress: Progress | None = None) -> Found:
+def search(
+    scorer: Scorer,
+    ranks: int,
+    options: SearchOptions | None = None,
+    progress: Progress | None = None,
+    final: Scorer | None = None,
+) -> Found:
     """The best partition found for ``ranks`` pipeline ranks, never worse than the rule's unless options exclude that.
 
-    Deterministic in the scorer's workload and costs and in the options. Raises PartitionError where a
-    module has fewer layers than ranks, where an option does not fit the model, or where nothing fits
-    into memory.
+    ``final`` scores the rule and the best candidates again, in a way too slow for all of them: as the
+    run's planner does, which searches each batch's order. Deterministic in the scorers' workload and
+    costs and in the options. Raises PartitionError where a module has fewer layers than ranks, where an
+    option does not fit the model, or where nothing fits into memory.
     """
-    return _Search(scorer, ranks, options or SearchOptions(), progress or (lambda *_: None)).run()
+    return _Search(scorer, ranks, options or SearchOptions(), progress or (lambda *_: None)).run(final)
 
 
 class _ExhaustedError(Exception):
@@ -83,7 +92,7 @@ class _Search:
         self.unfit: dict[Partition, str] = {}
         self.seconds: dict[tuple[int | None, ...], dict[str, list[float]]] = {}
 
-    def run(self) -> Found:
+    def run(self, final: Scorer | None) -> Found:
         rule = rule_partition(self.model, self.ranks, self.scorer.costs, self.scorer.workload, self.most)
         first = self._try(rule, RULE, essential=True)
         starts = self.space.starts(rule)
@@ -100,20 +109,35 @@ class _Search:
                 f"no partition of {self.model.name} on {self.ranks} ranks fits: {next(iter(self.unfit.values()))}; "
                 "use more pipeline ranks or replicas, give ranks more memory, or make microbatches smaller"
             )
+        ranked = _distinct(ranked)[: _RESCORED * self.options.shown if final else self.options.shown]
+        if final is not None:
+            first, ranked = self._again(final, first, ranked)
         return Found(
-            candidates=tuple(_distinct(ranked)[: self.options.shown]),
+            candidates=tuple(ranked[: self.options.shown]),
             rule=first,
             rule_refusal=self.unfit.get(rule, ""),
             tried=len(self.scores),
             pruned=sum(score is None for score in self.scores.values()) - len(self.unfit),
             unfit=len(self.unfit),
-            schedules=self.scorer.used,
+            schedules=self.scorer.used + (final.used if final else 0),
         )
+
+    def _again(self, final: Scorer, rule: Score | None, ranked: Sequence[Score]) -> tuple[Score | None, list[Score]]:
+        """The rule and the candidates, scored by ``final``; the rule is one of them where the options allow it."""
+        found: dict[Partition, Score] = {}
+        for score in [*([] if rule is None else [rule]), *ranked]:
+            if score.partition not in found:
+                again = final.score(score.partition, score.split)
+                assert again is not None
+                found[score.partition] = again
+                best = min((own.mean for own in found.values()), default=inf)
+                self.progress(self.scorer.used + final.used, self.scorer.used + final.used, best)
+        allowed = [own for own in found.values() if self.space.holds(own.partition)]
+        return (None if rule is None else found[rule.partition]), _distinct(_sorted(allowed))
 
     def _ranked(self) -> list[Score]:
         """Candidates that the options allow, fastest first; of equals the one with the fewest chunks."""
-        scores = [score for score in self.scores.values() if score is not None and self.space.holds(score.partition)]
-        return sorted(scores, key=lambda score: (score.mean, len(score.partition.chunks)))
+        return _sorted(own for own in self.scores.values() if own is not None and self.space.holds(own.partition))
 
     def _try(self, partition: Partition, split: str, *, essential: bool = False) -> Score | None:
         """The candidate's score; None where it does not fit, or cannot be among the best."""
@@ -159,9 +183,10 @@ class _Search:
         elif setting.split == BOTTLENECK:
             bounds = {name: bottleneck_bounds(seconds[name], count) for name, count in chunks.items()}
         else:
-            bounds = levelled_bounds(seconds, chunks, self.ranks)
+            homes = chunk_ranks(self.model, chunks, self.ranks, setting.placement)
+            bounds = levelled_bounds(seconds, homes, self.ranks)
         bounds |= {name: (0, *accumulate(own)) for name, own in parts.items()}
-        return self._cut(setting.limits, bounds)
+        return self._cut(setting.limits, bounds, setting.placement)
 
     def _seconds(self, limits: tuple[int | None, ...]) -> dict[str, list[float]]:
         if limits not in self.seconds:
@@ -169,15 +194,16 @@ class _Search:
             self.seconds[limits] = self.scorer.layer_seconds(cut)
         return self.seconds[limits]
 
-    def _cut(self, limits: tuple[int | None, ...], bounds: Mapping[str, tuple[int, ...]]) -> Partition:
+    def _cut(self, limits: tuple[int | None, ...], bounds: Mapping[str, tuple[int, ...]], placement: str) -> Partition:
         parts = {name: [stop - start for start, stop in pairwise(own)] for name, own in bounds.items()}
-        return make_partition(self.model, self.ranks, None, dict(zip(self.names, limits, strict=True)), parts=parts)
+        sizes = dict(zip(self.names, limits, strict=True))
+        return make_partition(self.model, self.ranks, None, sizes, parts=parts, placement=placement)
 
     def _refine(self) -> None:
-        """From the best of each combination of K: shift single layers over bounds and change B until neither helps."""
-        best: dict[tuple[int, ...], Score] = {}
+        """From the best of each K and placement: shift single layers over bounds and change B until neither helps."""
+        best: dict[tuple[tuple[str, int], ...], Score] = {}
         for score in self._ranked():
-            best.setdefault(tuple(len(score.partition.of(name)) for name in self.names), score)
+            best.setdefault(tuple((chunk.module, chunk.rank) for chunk in score.partition.chunks), score)
         for score in list(best.values())[:_REFINED]:
             current: Score | None = score
             while current is not None:
@@ -185,18 +211,30 @@ class _Search:
 
     def _shifted(self, score: Score) -> Score | None:
         """The first shift of a layer, or change of B with the same bounds, that helps."""
-        limits = tuple(limit for _, limit in score.partition.sub_microbatch)
-        bounds = {name: (0, *(chunk.stop for chunk in score.partition.of(name))) for name in self.names}
-        found = [self._cut(other, bounds) for other in self.space.other_limits(limits)]
-        for name, place, step in shifts({n: own for n, own in bounds.items() if n not in self.options.parts}):
+        own = score.partition
+        limits = tuple(limit for _, limit in own.sub_microbatch)
+        found = [
+            replace(own, sub_microbatch=tuple(zip(self.names, other, strict=True)))
+            for other in self.space.other_limits(limits)
+        ]
+        bounds = {name: (0, *(chunk.stop for chunk in own.of(name))) for name in self.names}
+        for name, place, step in shifts({n: cuts for n, cuts in bounds.items() if n not in self.options.parts}):
             cuts = list(bounds[name])
             cuts[place] += step
-            found.append(self._cut(limits, bounds | {name: tuple(cuts)}))
+            chunks = tuple(
+                replace(chunk, start=cuts[chunk.index], stop=cuts[chunk.index + 1]) if chunk.module == name else chunk
+                for chunk in own.chunks
+            )
+            found.append(replace(own, chunks=chunks))
         for partition in self._likeliest(found):
             other = self._try(partition, SHIFTED)
             if other is not None and _is_better(other, score):
                 return other
         return None
+
+
+def _sorted(scores: Iterable[Score]) -> list[Score]:
+    return sorted(scores, key=lambda score: (score.mean, len(score.partition.chunks)))
 
 
 def _is_better(score: Score | None, than: Score | None) -> bool:

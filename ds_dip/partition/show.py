@@ -25,19 +25,24 @@ def candidates_table(document: Mapping[str, Any]) -> Table:
         box=None,
         pad_edge=False,
     )
-    for name in ("", *names):
+    for name in ("", *names, "placed"):
         table.add_column(name, no_wrap=True)
     for name in ("ms", "to rule", "bubble", "gap", "GB"):
         table.add_column(name, justify="right", no_wrap=True)
     for label, row in rows:
         modules = [_module(row["modules"][name], name in cut) for name in names]
-        table.add_row(label, *modules, *_numbers(row, rule))
+        table.add_row(label, *modules, _placed(row["modules"], document["ranks"]), *_numbers(row, rule))
     return table
 
 
 def _module(own: Mapping[str, Any], cut: bool) -> str:
     size = "whole" if own["sub_microbatch"] is None else own["sub_microbatch"]
     return f"K={own['laps']} {f'B={size} ' if cut else ''}{layers(own['parts'])}"
+
+
+def _placed(modules: Mapping[str, Any], ranks: int) -> str:
+    looped = all(rank == index % ranks for own in modules.values() for index, rank in enumerate(own["ranks"]))
+    return "looped" if looped else "zigzag"
 
 
 def _numbers(row: Mapping[str, Any], rule: Mapping[str, Any] | None) -> list[str]:

@@ -8,6 +8,7 @@ from itertools import combinations, product
 
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
+from ds_dip.partition.chunks import PLACEMENTS, chunk_ranks
 from ds_dip.partition.rule import sub_microbatch_sizes
 
 #: How bounds are found: as many layers a chunk, the least slowest chunk, or level sums over each rank.
@@ -20,6 +21,7 @@ class SearchOptions:
 
     ``laps``, ``sub_microbatch`` and ``parts`` (layers a chunk) fix K, B and bounds of the modules they
     name; with all of them fixed nothing is searched, and the candidate is scored beside the rule.
+    ``placements`` are the ways chunks go over ranks that are searched.
     """
 
     evaluations: int = 3000
@@ -28,20 +30,24 @@ class SearchOptions:
     laps: Mapping[str, int] = field(default_factory=dict)
     sub_microbatch: Mapping[str, int | None] = field(default_factory=dict)
     parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    placements: tuple[str, ...] = PLACEMENTS
 
     def __post_init__(self) -> None:
         for name in ("evaluations", "most_laps", "shown"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: at least 1 is needed")
+        if not self.placements or not set(self.placements) <= set(PLACEMENTS):
+            raise ValueError(f"placements are {self.placements}: name some of {', '.join(PLACEMENTS)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """K and B of every module in order, and how bounds are found."""
+    """K and B of every module in order, how bounds are found, and how chunks go over ranks."""
 
     laps: tuple[int, ...]
     limits: tuple[int | None, ...]
     split: str
+    placement: str
 
 
 class Space:
@@ -74,13 +80,13 @@ class Space:
         for laps, cut, split in ((True, True, BOTTLENECK), (False, True, BOTTLENECK), (False, False, LEVELLED)):
             chosen = [ruled[name] if laps and ruled[name] in own else own[0] for name, own in self.laps.items()]
             limits = [by_rule[name] if cut and by_rule[name] in own else own[0] for name, own in self.limits.items()]
-            found.append(Setting(tuple(chosen), tuple(limits), split))
+            found += [Setting(tuple(chosen), tuple(limits), split, own) for own in self._options.placements]
         return list(dict.fromkeys(found))
 
     def neighbours(self, setting: Setting) -> Iterator[Setting]:
-        """Settings with another split, another B of one module, or other K of two: one lap more often needs another."""
-        for split in SPLITS:
-            yield replace(setting, split=split)
+        """Settings that differ in the split and placement, in B of one module, or in K of two."""
+        for split, placement in product(SPLITS, self._options.placements):
+            yield replace(setting, split=split, placement=placement)
         for limits in self.other_limits(setting.limits):
             yield replace(setting, limits=limits)
         numbers = range(len(self.names))
@@ -88,8 +94,9 @@ class Space:
             for pair in product(self.laps[self.names[one]], self.laps[self.names[other]]):
                 laps = list(setting.laps)
                 laps[one], laps[other] = pair
-                for split in SPLITS:
-                    yield replace(setting, laps=tuple(laps), split=split)
+                # Where chunks turn depends on how many laps there are: both change at once.
+                for split, placement in product(SPLITS, self._options.placements):
+                    yield replace(setting, laps=tuple(laps), split=split, placement=placement)
 
     def other_limits(self, limits: tuple[int | None, ...]) -> Iterator[tuple[int | None, ...]]:
         """The same B but for one module."""
@@ -100,6 +107,11 @@ class Space:
     def holds(self, partition: Partition) -> bool:
         """Whether the options allow a partition."""
         limits = dict(partition.sub_microbatch)
+        homes = {name: tuple(chunk.rank for chunk in partition.of(name)) for name in self.names}
+        chunks = {name: len(own) for name, own in homes.items()}
+        allowed = self._options.placements
+        if homes not in [chunk_ranks(self._model, chunks, self._ranks, placement) for placement in allowed]:
+            return False
         for name in self.names:
             chain = partition.of(name)
             if chain[-1].segment + 1 not in self.laps[name] or limits.get(name) not in self.limits[name]:

@@ -229,12 +229,8 @@ class Planner:
     ) -> tuple[str, Schedule, Timeline, float]:
         """(name, order, times, lower bound)."""
         settings = self.settings
-        if not search or schedule not in SEARCHED or not settings.evaluations:
-            return *fastest(problem, schedule), lower_bound(problem)[0]
-        found = solve(problem, evaluations=settings.evaluations, budget=budget, seed=settings.seed)
-        if found.schedule is None or found.timeline is None:
-            raise InfeasibleError(str(found.reason), found.sufficient_capacity or ())
-        return schedule, found.schedule, found.timeline, found.lower_bound
+        evaluations = settings.evaluations if search else 0
+        return searched(problem, schedule, evaluations, budget=budget, seed=settings.seed)
 
     def _sample_cost(self, sample: SampleMetadata) -> float:
         key = (*sample.modules.items(), None, *sample.merged.items())
@@ -244,6 +240,22 @@ class Planner:
             sizes = sizes_of([sample], self.settings.model)
             self._sample_costs[key] = sample_seconds(self.settings.model, self.costs, sizes)
         return self._sample_costs[key]
+
+
+def searched(
+    problem: Problem, schedule: str, evaluations: int, *, budget: float | None = None, seed: int = 0
+) -> tuple[str, Schedule, Timeline, float]:
+    """(name, order, times, lower bound) of the best of a search where the schedule has one, else as ``fastest``.
+
+    ``evaluations`` schedules are scored at most, 0 for no search, within ``budget`` seconds. Errors as
+    for ``fastest``.
+    """
+    if schedule not in SEARCHED or not evaluations:
+        return *fastest(problem, schedule), lower_bound(problem)[0]
+    found = solve(problem, evaluations=evaluations, budget=budget, seed=seed)
+    if found.schedule is None or found.timeline is None:
+        raise InfeasibleError(str(found.reason), found.sufficient_capacity or ())
+    return schedule, found.schedule, found.timeline, found.lower_bound
 
 
 def fastest(problem: Problem, schedule: str) -> tuple[str, Schedule, Timeline]:
@@ -266,3 +278,13 @@ def fastest(problem: Problem, schedule: str) -> tuple[str, Schedule, Timeline]:
         assert refusal is not None
         raise refusal
     return best
+
+
+def schedulers(
+    schedule: str, evaluations: int, seed: int = 0
+) -> tuple[Callable[[Problem], tuple[str, Schedule, Timeline]], Callable[[Problem], tuple[str, Schedule, Timeline]]]:
+    """Two ways to schedule a batch outside of a run: without a search, and as a run's planner does with time enough."""
+    return (
+        lambda problem: fastest(problem, schedule),
+        lambda problem: searched(problem, schedule, evaluations, seed=seed)[:3],
+    )

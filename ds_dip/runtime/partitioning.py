@@ -17,13 +17,14 @@ from ds_dip.files import check_writable
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
 from ds_dip.partition import make_partition, read_partition
+from ds_dip.partition.chunks import PLACEMENTS
 from ds_dip.partition.memory import Memory
 from ds_dip.partition.methods import PROFILE, partition_by
 from ds_dip.partition.offline import Inputs, partition_offline
 from ds_dip.partition.sources import cost_source
 from ds_dip.partition.space import SearchOptions
 from ds_dip.partition.workload import Workload, batch_shape, compute_of, draw
-from ds_dip.planner.plan import fastest
+from ds_dip.planner.plan import schedulers
 
 #: Sample batches that a search at start scores by.
 BATCHES = 8
@@ -41,7 +42,8 @@ def partition_for(
 
     ``method`` is DeepSpeed's ``partition_method``, which says how to cut where there is no file:
     ``uniform``, ``parameters``, ``type:REGEX``, or ``profile``, which searches on the first batches of
-    ``training_data`` what ``dip.laps`` and ``dip.sub_microbatch`` leave open (see docs/partition.md).
+    ``training_data`` what ``dip.laps``, ``dip.sub_microbatch`` and ``dip.placement`` leave open (see
+    docs/partition.md).
     The first rank searches, once for the same inputs, and all take its answer: every rank must call.
     Raises a ValueError where it does not fit the model or the number of pipeline ranks.
     """
@@ -63,11 +65,6 @@ def partition_for(
         return make_partition(model, ranks, dict(dip.laps), dict(dip.sub_microbatch), placement=dip.placement)
     if method.lower() != PROFILE:
         return partition_by(method, model, ranks, dict(dip.laps), dict(dip.sub_microbatch), dip.placement)
-    if dip.placement != "looped":
-        raise ConfigError(
-            f'partition_method is {method!r}, which searches looped placements, and "dip.placement" is '
-            f"{dip.placement!r}; leave one of the two out"
-        )
     if training_data is None:
         raise ConfigError(
             f"partition_method is {method!r}, which scores partitions by batches of the run's data; give training_data"
@@ -90,11 +87,16 @@ def _profiled(model: Model, config: Mapping[str, Any], ranks: int, training_data
         workload=Workload(batches, microbatches, replicas, dip.loss),
         costs_sha256=costs_sha256,
         schedule=dip.schedule,
+        evaluations=dip.planner.evaluations,
         memory=Memory(compute=compute, replicas=replicas, link_depth=dip.link_depth, limits=dip.capacity(ranks)),
-        options=SearchOptions(laps=dict(dip.laps), sub_microbatch=dict(dip.sub_microbatch)),
+        options=SearchOptions(
+            laps=dict(dip.laps),
+            sub_microbatch=dict(dip.sub_microbatch),
+            placements=(dip.placement,) if "placement" in dip.model_fields_set else PLACEMENTS,
+        ),
     )
     path = _kept(f"partition-{inputs.sha256[:16]}.json")
-    partition, kept = partition_offline(inputs, costs, lambda problem: fastest(problem, dip.schedule), path)
+    partition, kept = partition_offline(inputs, costs, *schedulers(dip.schedule, dip.planner.evaluations), path)
     source = "a roofline" if dip.table is None else dip.table
     logger.info(f"partition by {source}: {_told(partition)}{f' (kept in {path})' if kept else ''}")
     return partition
