@@ -22,7 +22,10 @@ from ds_dip.planning.cut import sizes_of
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """``layers`` decoder blocks of ``hidden`` on ``samples`` sequences of ``length`` tokens a microbatch."""
+    """``layers`` decoder blocks of ``hidden`` on ``samples`` sequences of ``length`` tokens a microbatch.
+
+    The planner plans ``lead`` batches ahead.
+    """
 
     ranks: int = 2
     layers: int = 4
@@ -32,6 +35,7 @@ class Overhead:
     microbatches: int = 8
     blocks: int = 15
     iterations: int = 6
+    lead: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ def configuration(s: Overhead) -> dict[str, Any]:
         "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"torch_adam": True, "lr": 0.001}},
         "zero_optimization": {"stage": 1},
-        "dip": {"schedule": "1f1b"},
+        "dip": {"schedule": "1f1b", "planner": {"lead": s.lead}},
     } | {"train_batch_size": s.samples * s.microbatches}
 
 

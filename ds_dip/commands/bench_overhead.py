@@ -16,15 +16,23 @@ from ds_dip.commands import Seconds
 @click.option("--layers", type=click.IntRange(min=2), default=4, show_default=True, help="Decoder blocks.")
 @click.option("--hidden", type=click.IntRange(min=8), default=128, show_default=True, help="Their hidden size.")
 @click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens a sequence.")
+@click.option(
+    "--lead",
+    type=click.IntRange(min=2, max=1000),
+    default=2,
+    show_default=True,
+    help="Batches planned ahead; 1000 has all plans made in the first blocks, as on a core that is to spare.",
+)
 @click.option("--deadline", type=Seconds(min=1.0), default=600.0, show_default=True, help="Seconds it may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")
 def command(
-    blocks: int, iterations: int, layers: int, hidden: int, length: int, deadline: float, as_json: bool
+    blocks: int, iterations: int, layers: int, hidden: int, length: int, lead: int, deadline: float, as_json: bool
 ) -> None:
     """Measure DIPEngine / PipelineEngine on the same weights, data and microbatches, on two ranks in one run."""
     from ds_dip.benchmarks.ranks import run_ranks
 
     settings = {"blocks": blocks, "iterations": iterations, "layers": layers, "hidden": hidden, "length": length}
+    settings["lead"] = lead
     document = run_ranks("ds_dip.benchmarks.overhead", 2, settings, deadline)
     if as_json:
         click.echo(json.dumps(document))

@@ -7,6 +7,7 @@ group of its own and every link a fixed order of messages (ENGINE facts in docs/
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -17,10 +18,13 @@ from deepspeed import comm as dist
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
 from ds_dip.programs.program import Message
+from ds_dip.runtime.threads import yielding
 from ds_dip.runtime.transport import TransportError, describe, timed_out
 
 #: A header's numbers in checked mode: step, message, tensors, elements, and a hash of the microbatch's content.
 _HEADER = 5
+#: Of the threads that carry messages where they share the ranks' cores.
+_NICENESS = 15
 
 
 def links_of(model: Model, partition: Partition) -> tuple[tuple[int, int], ...]:
@@ -63,11 +67,12 @@ class LinkTransport:
         self._groups: dict[tuple[int, int], Any] = {}
         self._sends: dict[int, tuple[list[Any], list[torch.Tensor]]] = {}
         self._receives: dict[int, tuple[list[Any], list[torch.Tensor], torch.Tensor | None]] = {}
-        for index, ranks in enumerate(replicas):
-            for link in links:
-                group = torch.distributed.new_group([ranks[link[0]], ranks[link[1]]], timeout=self._deadline)
-                if index == replica and rank in link:
-                    self._groups[link] = group
+        with yielding(_NICENESS) if device.type == "cpu" else nullcontext():
+            for index, ranks in enumerate(replicas):
+                for link in links:
+                    group = torch.distributed.new_group([ranks[link[0]], ranks[link[1]]], timeout=self._deadline)
+                    if index == replica and rank in link:
+                        self._groups[link] = group
         for link in links:
             if rank in link:
                 self._warm_up(link, rank)
