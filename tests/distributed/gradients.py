@@ -98,7 +98,14 @@ def full_gradient(mode: str, parameter: torch.nn.Parameter) -> torch.Tensor:
 
 
 def measure(engine: Any, case: Case, mode: str, name: str) -> None:
-    """One step of one random case; reports the worst error over the tensors of this rank's chunks."""
+    """One step of one random case; reports the worst error over the tensors of this rank's chunks.
+
+    The statement is that the gradient is that of one process on the whole batch. In single precision one process is
+    itself up to 1.2e-5 off the gradient in double precision, where terms cancel, and which of the two a pipeline's
+    sums come closer to is chance. ``error`` is therefore, tensor by tensor, the distance to the nearer of the two,
+    one process in fp64 and one in fp32: a gradient that is not one process's is near neither. ``exact`` is the
+    distance to fp64 alone, and ``alone`` that of the process in fp32 to it.
+    """
     engine.plans.case, engine.dataset = case, case.dataset
     gradients: dict[int, torch.Tensor] = {}
     step = engine.optimizer.step
@@ -114,26 +121,31 @@ def measure(engine: Any, case: Case, mode: str, name: str) -> None:
         loss = float(engine.train_batch())
     finally:
         engine.optimizer.step = step
-    whole = reference_layers(case, mode)
-    expected = float(case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, whole))
+    count = case.batches[0].loss_count
+    whole, single = reference_layers(case, mode), case.toy.layers(torch.float32)
+    expected = float(case.toy.reference(case.dataset, case.samples, count, whole))
+    case.toy.reference(case.dataset, case.samples, count, single)
     evaluated = float(engine.eval_batch(case.samples))
     quiet = {name: [layer.eval() for layer in chain] for name, chain in reference_layers(case, mode).items()}
     with torch.no_grad():
-        undropped = float(case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, quiet))
-    worst, squares = 0.0, [0.0, 0.0]
+        undropped = float(case.toy.reference(case.dataset, case.samples, count, quiet))
+    worst = {"error": 0.0, "exact": 0.0, "alone": 0.0}
+    squares = [0.0, 0.0]
     for chunk in engine.module.local_chunks:
         for index, layer in engine.module.layers_of(chunk).items():
-            for parameter, reference in zip(layer.parameters(), whole[chunk.module][index].parameters(), strict=True):
+            references = (whole[chunk.module][index].parameters(), single[chunk.module][index].parameters())
+            for parameter, exact, rounded in zip(layer.parameters(), *references, strict=True):
                 if not parameter.requires_grad:
-                    assert reference.grad is None
+                    assert exact.grad is None
                     continue
-                wanted = torch.zeros_like(reference) if reference.grad is None else reference.grad
-                scale = float(wanted.abs().max())
-                difference = gradients[id(parameter)].double() - wanted
-                squares[0] += float(difference.square().sum())
+                found, wanted = gradients[id(parameter)].double(), of(exact)
+                distances = {"exact": distance(found, wanted), "alone": distance(of(rounded), wanted)}
+                # In bf16 the weights are rounded, so a process in fp32 is none to compare with.
+                nearer = distance(found, of(rounded)) if mode in ("fp32", "zero1") else distances["exact"]
+                distances["error"] = min(distances["exact"], nearer)
+                worst = {key: max(value, distances[key]) for key, value in worst.items()}
+                squares[0] += float((found - wanted).square().sum())
                 squares[1] += float(wanted.square().sum())
-                error = float(difference.abs().max())
-                worst = max(worst, error / scale if scale > 1e-9 else error)
     report(
         name=name,
         seed=case.seed,
@@ -141,9 +153,20 @@ def measure(engine: Any, case: Case, mode: str, name: str) -> None:
         expected=expected,
         evaluated=evaluated,
         undropped=undropped,
-        error=worst,
         norm=(squares[0] / squares[1]) ** 0.5 if squares[1] else 0.0,
+        **worst,
     )
+
+
+def of(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """A reference's gradient, zero where it has none."""
+    return (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).double()
+
+
+def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The largest difference over the largest gradient (absolute where there is no gradient to speak of)."""
+    scale, error = float(wanted.abs().max()), float((found - wanted).abs().max())
+    return error / scale if scale > 1e-9 else error
 
 
 def reference_layers(case: Case, mode: str) -> dict[str, list[torch.nn.Module]]:

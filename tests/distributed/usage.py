@@ -9,58 +9,23 @@ from typing import Any
 
 import deepspeed
 import torch
-from deepspeed import comm as dist
-from deepspeed.runtime.config import DeepSpeedConfig
 
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.runtime.finite import NonFiniteError
-from ds_dip.runtime.initialize import make_engine
-from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.shutdown import shutdown
 from tests.cases import Case, batches_of, random_case
-from tests.distributed.gradients import CasePlans, reference_layers, settings
+from tests.distributed.gradients import reference_layers, settings
 from tests.distributed.ranks import report
-from tests.toy import loss_sum
-
-
-def engine_for(case: Case, document: dict[str, Any]) -> Any:
-    module = DIPModule(case.toy.model, case.partition, case.toy.specs(torch.float32), loss_sum)
-    plans = CasePlans(case, module.mpu().get_data_parallel_rank())
-    engine = make_engine(module, document, DeepSpeedConfig(document, module.mpu()), plans, case.dataset)
-    dist.barrier()
-    return engine
-
-
-def weights(engine: Any) -> dict[tuple[str, int, str], torch.Tensor]:
-    return {
-        (chunk.module, index, name): parameter.detach().double().clone()
-        for chunk in engine.module.local_chunks
-        for index, layer in engine.module.layers_of(chunk).items()
-        for name, parameter in layer.named_parameters()
-    }
+from tests.distributed.updates import RATE, engine_for, update, weights
 
 
 def clipping(mode: str, seed: int) -> None:
-    """One step of plain SGD at rate 1: the weights move by the clipped gradient of the whole model."""
+    """One step of plain SGD: the weights move by the clipped gradient of the whole model."""
     case = random_case(seed, ranks=2, encoders=1, layers=6, frozen=(), tied=True)
     document = settings(case, mode, 1)
-    document["optimizer"]["params"]["lr"] = 1.0
+    document["optimizer"]["params"]["lr"] = RATE
     document["gradient_clipping"] = 0.05
-    engine = engine_for(case, document)
-    before = weights(engine)
-    engine.train_batch()
-    after = weights(engine)
-    layers = reference_layers(case, mode)
-    case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, layers)
-    gradients = {id(p): p.grad for chain in layers.values() for layer in chain for p in layer.parameters()}
-    norm = float(torch.stack([g.square().sum() for g in gradients.values() if g is not None]).sum().sqrt())
-    worst = largest = 0.0
-    for (module, index, name), start in before.items():
-        gradient = dict(layers[module][index].named_parameters())[name].grad
-        wanted = torch.zeros_like(start) if gradient is None else -gradient * min(1.0, 0.05 / (norm + 1e-6))
-        worst = max(worst, float((after[module, index, name] - start - wanted).abs().max()))
-        largest = max(largest, float(wanted.abs().max()))
-    report(case="clipping", mode=mode, error=worst / largest, norm=norm, told=float(engine.get_global_grad_norm()))
+    report(case="clipping", mode=mode, **update(engine_for(case, document), case, mode, 0.05))
 
 
 def options(folder: str) -> None:
