@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+#: The largest file that is read whole.
+MOST_BYTES = 1 << 30
 #: Integers of our files have at most these bits, and hence digits and a sign.
 _BITS = 64
 _DIGITS = 21
@@ -88,27 +90,81 @@ def write_json(path: str | Path, document: Any) -> None:
 def read_json(path: str | Path, format: str, version: int = 1) -> dict[str, Any]:
     """Read a JSON document and check that it is ``format`` in this ``version``.
 
-    Raises FileError where the file is missing, is no JSON object, says another format or version, or
-    holds a number that is not finite or an integer of more than 64 bits.
+    Raises FileError as ``read_object`` does, and where it says another format or version.
     """
-    try:
-        document = json.loads(
-            Path(path).read_bytes(), parse_int=_integer, parse_float=_finite, parse_constant=_constant
-        )
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read ({error.strerror}); give the path of a {format} file") from error
-    except OverflowError as error:
-        raise FileError(f"{path}: holds {error}") from error
-    except RecursionError as error:
-        raise FileError(f"{path}: is nested too deep for a {format} file; expected a JSON object") from error
-    except ValueError as error:
-        raise FileError(f"{path}: is not JSON ({error}); expected a {format} file") from error
-    if not isinstance(document, dict):
-        raise FileError(f"{path}: holds a {type(document).__name__}, expected a JSON object of format {format}")
+    document = read_object(path, f"a {format} file")
     for name, wanted in (("format", format), ("version", version)):
         found = document.get(name)
         if type(found) is not type(wanted) or found != wanted:
             raise FileError(f"{path}: field {name!r} is {repr(found)[:80]}, expected {wanted!r}")
+    return document
+
+
+def read_object(path: str | Path, what: str, most: int = MOST_BYTES) -> dict[str, Any]:
+    """Read a file that holds one JSON object, ``what`` it is in words.
+
+    Raises FileError as ``read_text`` and ``parse_object`` do.
+    """
+    return parse_object(read_text(path, what, most), str(path), what)
+
+
+def read_text(path: str | Path, what: str, most: int = MOST_BYTES) -> str:
+    """Read a UTF-8 file, ``what`` it is in words; a byte order mark is left out.
+
+    Raises FileError where it cannot be read, is larger than ``most`` bytes, or is not UTF-8.
+    """
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read(most + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise FileError(f"{path}: cannot be read ({why}); give the path of {what}") from error
+    if len(data) > most:
+        raise FileError(f"{path}: is larger than {most} bytes, which {what} is not; give the path of {what}")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError(
+            f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}); expected {what}, save it as UTF-8"
+        ) from error
+
+
+def parse_object(text: str, where: str, what: str) -> dict[str, Any]:
+    """The JSON object that ``text`` holds; ``where`` it is from and ``what`` it is, in words.
+
+    Raises FileError where it is no JSON object, gives a key twice, or holds a number that is not finite or an
+    integer of more than 64 bits.
+    """
+    try:
+        document = json.loads(
+            text,
+            parse_int=_integer,
+            parse_float=_finite,
+            parse_constant=_constant,
+            object_pairs_hook=_once,
+        )
+    except (OverflowError, KeyError) as error:
+        raise FileError(f"{where}: holds {error.args[0]}") from error
+    except RecursionError as error:
+        raise FileError(f"{where}: is nested too deep for {what}; expected a JSON object") from error
+    except ValueError as error:
+        raise FileError(f"{where}: is not JSON ({error}); expected {what}") from error
+    if not isinstance(document, dict):
+        raise FileError(f"{where}: holds a {type(document).__name__}, expected a JSON object; give {what}")
+    return document
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its type's name where it says nothing."""
+    return (str(error).strip() or type(error).__name__).split("\n", 1)[0]
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise KeyError(f"the key {_cut(repr(twice))} twice in one object, expected it once")
     return document
 
 

@@ -81,3 +81,57 @@ def test_what_disagrees_with_the_metadata_is_refused(sizes, field, words):
     with pytest.raises(ValueError, match=r"sample '0', field") as error:
         collate(dataset, [sample], "vision", [field], 0, 1)
     assert words in str(error.value)
+
+
+class Faulty(Numbers):
+    """Gives what ``fault`` makes of a sample's fields."""
+
+    def __init__(self, fault):
+        super().__init__([(2, 3), (4,)])
+        self.fault = fault
+
+    def load(self, sample, fields):
+        return self.fault(sample, super().load(sample, fields))
+
+
+def raising(error):
+    def fault(sample, loaded):
+        if sample == "1":
+            raise error
+        return loaded
+
+    return fault
+
+
+def pixels(change):
+    return lambda sample, loaded: {"pixels": change(loaded["pixels"])}
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (raising(OSError(5, "Input/output error")), "sample '1': the dataset raised OSError ([Errno 5] Input/output"),
+        (raising(StopIteration()), "sample '1': the dataset raised StopIteration (StopIteration) while it loaded pix"),
+        (raising(KeyError("x")), "sample '1': the dataset raised KeyError ('x') while it loaded pixels; make load()"),
+        (lambda _, loaded: None, "sample '0': load() gave a NoneType, expected a mapping"),
+        (lambda _, loaded: {}, "sample '0', field 'pixels': the dataset gave only nothing"),
+        (pixels(lambda arrays: arrays[:1]), "field 'pixels': 1 instances were loaded and the metadata says 2"),
+        (pixels(lambda arrays: [a[:1] for a in arrays]), "instance 0 has size 1 and the metadata says 2"),
+        (pixels(lambda arrays: [a.tolist() for a in arrays]), "an instance is of type list, expected a numpy array"),
+        (pixels(lambda arrays: [a.astype(object) for a in arrays]), "an instance is of type array of object"),
+        (pixels(lambda arrays: [np.float32(1)] * len(arrays)), "an instance is of type float32, expected"),
+    ],
+)  # fmt: skip
+def test_a_dataset_that_does_not_give_what_it_should_is_told_so_with_the_sample(fault, sentence):
+    dataset = Faulty(fault)
+    with pytest.raises(ValueError, match="^(sample|field) ") as error:
+        collate(dataset, [dataset.metadata(0), dataset.metadata(1)], "vision", ["pixels"], 0, 3)
+    assert sentence in str(error.value)
+    assert "make " in str(error.value)
+
+
+@pytest.mark.parametrize("change", [lambda a: a[:, None].repeat(2, 1), lambda a: a.astype(np.float32)])
+def test_instances_of_different_width_or_dtype_are_refused_with_both_samples(change):
+    dataset = Faulty(lambda sample, loaded: {"pixels": [change(a) if sample == "1" else a for a in loaded["pixels"]]})
+    with pytest.raises(ValueError, match=r"sample '0' has instances \[n\] of int64 and sample '1' \[n(, 2)?\] of "):
+        collate(dataset, [dataset.metadata(0), dataset.metadata(1)], "vision", ["pixels"], 0, 3)

@@ -79,6 +79,8 @@ def test_a_wrong_field_is_refused_with_its_line_and_name(tmp_path, change, words
         ('{"format": "ds-dip/batch", "version": 2}', "field 'version' is 2, expected 1"),
         (HEADER + "\nnothing", "line 2: is not JSON"),
         (HEADER + '\n{"id": "x", "modules": {"vision": [4]}}', "'loss_tokens' is None"),
+        (HEADER + '\n{"id": "x", "id": "y", "modules": {}}', "line 2: holds the key 'id' twice"),
+        (HEADER + '\n{"id": "x", "modules": {"language": [1e999]}}', "line 2: holds the number 1e999"),
     ],
 )
 def test_what_is_no_batch_file_is_refused(tmp_path, content, words):
@@ -92,3 +94,15 @@ def test_what_is_no_batch_file_is_refused(tmp_path, content, words):
 def test_a_missing_batch_file_is_said(tmp_path):
     with pytest.raises(FileError, match="cannot be read"):
         read_batch(tmp_path / "none.jsonl")
+
+
+def test_a_folder_and_other_encodings_are_refused_and_a_byte_order_mark_is_no_fault(tmp_path):
+    path = tmp_path / "batch.jsonl"
+    line = HEADER + '\n{"id": "a\u2028b", "modules": {"language": [4]}}\n'
+    path.write_text(line, encoding="utf-8-sig")
+    assert [sample.id for sample in read_batch(path)] == ["a\u2028b"]
+    path.write_text(line, encoding="utf-16")
+    with pytest.raises(FileError, match="batch.jsonl: is not UTF-8 text"):
+        read_batch(path)
+    with pytest.raises(FileError, match="cannot be read .Is a directory."):
+        read_batch(tmp_path)

@@ -145,7 +145,9 @@ def test_an_output_that_disagrees_with_the_metadata_names_the_samples() -> None:
     layers = case.toy.layers()
     first = case.partition.of("language")[0]
     layers["language"].insert(first.stop - 1, Shorter())
-    with pytest.raises(StageError, match=r"language chunk 0, microbatch \d \(samples .*planned from metadata"):
+    with pytest.raises(
+        StageError, match=r"language chunk 0 \(layers 0 to \d\), microbatch \d \(samples .*planned from metadata"
+    ):
         run(case, layers)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from ds_dip.files import FileError, TargetError, check_writable, read_json, write_atomic, write_json
+from ds_dip.files import FileError, TargetError, check_writable, read_json, read_object, write_atomic, write_json
 
 
 def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
@@ -75,8 +76,10 @@ def test_a_document_is_read_back(tmp_path: Path) -> None:
         ('{"format": "f", "version": 1, "a": 18446744073709551616}', "the integer 18446744073709551616, expected at"),
         ('{"format": "f", "version": 1, "a": 1e999}', "the number 1e999, expected a finite number"),
         ('{"format": "f", "version": 1, "a": NaN}', "the number NaN, expected a finite number"),
-        ("[]", "holds a list, expected a JSON object of format f"),
-        ("\xff", "is not JSON"),
+        ("[]", "holds a list, expected a JSON object; give a f file"),
+        ("\xff", "is not UTF-8 text (invalid start byte at byte 0)"),
+        ("\xef\xbb\xbf{", "is not JSON"),
+        ('{"format": "f", "version": 1, "a": {"b": 1, "b": 2}}', "the key 'b' twice in one object, expected it once"),
     ],
 )  # fmt: skip
 def test_what_is_no_document_is_refused_in_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
@@ -87,3 +90,22 @@ def test_what_is_no_document_is_refused_in_one_sentence(text: str, sentence: str
     assert str(caught.value).startswith(f"{path}: ")
     assert sentence in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "d.json"
+    path.write_bytes(b'\xef\xbb\xbf{"format": "f", "version": 1}')
+    assert read_json(path, "f") == {"format": "f", "version": 1}
+
+
+def test_what_cannot_be_read_or_is_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"{" + b" " * 100 + b"}")
+    assert read_object(tmp_path / "large", "a small file", most=102) == {}
+    for path, words in (
+        (tmp_path, "cannot be read (Is a directory); give the path of a small file"),
+        (tmp_path / "none", "cannot be read (No such file or directory); give"),
+        (tmp_path / "large", "is larger than 101 bytes, which a small file is not; give"),
+        (Path("/dev/zero"), "is larger than 101 bytes"),
+    ):
+        with pytest.raises(FileError, match=f"^{path}: {re.escape(words)}"):
+            read_object(path, "a small file", most=101)

@@ -99,7 +99,7 @@ def test_bad_files_get_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("[]")
     code, output = run("check", tmp_path / "list.json", tmp_path / "none.json")
     assert code == 2
-    assert "expected a JSON object of format ds-dip/problem" in output
+    assert "expected a JSON object; give a ds-dip/problem file" in output
     assert output.startswith("ds-dip: ")
     assert output.count("\n") == 1
 

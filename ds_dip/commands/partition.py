@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ds_dip.files import FileError, check_writable
+from ds_dip.files import FileError, check_writable, read_object
 
 if TYPE_CHECKING:
     from ds_dip.costs.model import CostModel
@@ -129,14 +129,7 @@ def _run(given: Mapping[str, Any]) -> dict[str, Any]:
     """The DeepSpeed configuration of the run, with what the options say in its place."""
     document: dict[str, Any] = {}
     if (path := given["deepspeed_config"]) is not None:
-        try:
-            document = json.loads(path.read_bytes())
-        except OSError as error:
-            raise FileError(f"{path}: cannot be read ({error.strerror}); give a DeepSpeed JSON") from error
-        except ValueError as error:
-            raise FileError(f"{path}: is not JSON ({error}); give a DeepSpeed JSON") from error
-        if not isinstance(document, dict):
-            raise FileError(f"{path}: holds a {type(document).__name__}, expected a JSON object")
+        document = read_object(path, "a DeepSpeed JSON")
     for option, key in (("batch_size", "train_batch_size"), ("microbatches", "gradient_accumulation_steps")):
         if given[option] is not None:
             document.pop("train_micro_batch_size_per_gpu", None)

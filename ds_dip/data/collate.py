@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ds_dip.data.metadata import Dataset, SampleMetadata
+from ds_dip.files import first_line
 
 
 def collate(
@@ -25,17 +26,50 @@ def collate(
             f"instances {start} to {stop} of module {module!r} were asked for, and the microbatch has {total}; "
             "give a range of at least one instance within it"
         )
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in fields}
+    parts: dict[str, list[tuple[SampleMetadata, np.ndarray]]] = {name: [] for name in fields}
     first = 0
     for sample in samples:
         last = first + len(sample.modules[module])
         low, high = max(start, first) - first, min(stop, last) - first
         if low < high and fields:
-            loaded = dataset.load(sample.id, fields)
+            loaded = _load(dataset, sample, fields)
             for name in fields:
-                parts[name] += _checked(sample, module, name, loaded)[low:high]
+                parts[name] += [(sample, array) for array in _checked(sample, module, name, loaded)[low:high]]
         first = last
-    return {name: arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for name, arrays in parts.items()}
+    return {name: _joined(name, arrays) for name, arrays in parts.items()}
+
+
+def _load(dataset: Dataset, sample: SampleMetadata, fields: Sequence[str]) -> Mapping[str, list[np.ndarray]]:
+    """What the dataset gives for a sample; ValueError, naming the sample, where it raises or gives no mapping."""
+    try:
+        loaded = dataset.load(sample.id, fields)
+    except Exception as error:
+        raise ValueError(
+            f"sample {sample.id!r}: the dataset raised {type(error).__name__} ({first_line(error)}) while it loaded "
+            f"{', '.join(fields)}; make load() give every sample whose metadata it has, or leave the sample out"
+        ) from error
+    if not isinstance(loaded, Mapping):
+        raise ValueError(
+            f"sample {sample.id!r}: load() gave a {type(loaded).__name__}, expected a mapping from field to a list of "
+            "arrays; make it give one"
+        )
+    return loaded
+
+
+def _joined(name: str, parts: Sequence[tuple[SampleMetadata, np.ndarray]]) -> np.ndarray:
+    """The arrays of a field's instances as one; ValueError where two are not of one width or dtype."""
+    (first, whole), *others = parts
+    for sample, array in others:
+        if (array.shape[1:], array.dtype) != (whole.shape[1:], whole.dtype):
+            raise ValueError(
+                f"field {name!r}: sample {first.id!r} has instances {_form(whole)} and sample {sample.id!r} "
+                f"{_form(array)}; make load() give all instances of a field in one width and data type"
+            )
+    return whole if not others else np.concatenate([array for _, array in parts])
+
+
+def _form(array: np.ndarray) -> str:
+    return f"[{', '.join(['n', *map(str, array.shape[1:])])}] of {array.dtype}"
 
 
 def _checked(
@@ -45,6 +79,13 @@ def _checked(
     where = f"sample {sample.id!r}, field {name!r}"
     if name not in loaded:
         raise ValueError(f"{where}: the dataset gave only {', '.join(loaded) or 'nothing'}; make load() give it")
+    for array in loaded[name]:
+        if not isinstance(array, np.ndarray) or not array.ndim or array.dtype.kind not in "biuf":
+            found = f"array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+            raise ValueError(
+                f"{where}: an instance is of type {found}, expected a numpy array of numbers with a row "
+                "a token; make load() give one"
+            )
     sizes = tuple(len(array) for array in loaded[name])
     wanted = sample.modules[module]
     if len(sizes) != len(wanted):
@@ -69,7 +110,7 @@ def content_hash(dataset: Dataset, samples: Sequence[SampleMetadata], fields: Se
     digest = hashlib.sha256()
     for sample in samples:
         digest.update(sample.id.encode())
-        loaded = dataset.load(sample.id, fields)
+        loaded = _load(dataset, sample, fields)
         for name in fields:
             for array in loaded[name]:
                 digest.update(f"{name} {array.dtype} {array.shape}".encode())

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ds_dip.files import FileError, write_atomic
+from ds_dip.files import FileError, parse_object, read_text, write_atomic
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Dataset(Protocol):
 
 
 FORMAT = "ds-dip/batch"
+_WHAT = "one object a line"
 
 
 def write_batch(path: str | Path, samples: Iterable[SampleMetadata]) -> None:
@@ -60,13 +61,9 @@ def read_batch(path: str | Path) -> tuple[SampleMetadata, ...]:
 
     Raises FileError, one sentence with the line, the field, the value found and what was expected.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read ({error.strerror}); give the path of a {FORMAT} file") from error
-    except UnicodeDecodeError as error:
-        raise FileError(f"{path}: is not UTF-8 text ({error.reason}); expected a {FORMAT} file") from error
-    header = _object(f"{path}: line 1", lines[0] if lines else "")
+    # Not splitlines(), which also splits at characters that JSON allows in a string.
+    lines = read_text(path, f"a {FORMAT} file").split("\n")
+    header = parse_object(lines[0], f"{path}: line 1", _WHAT)
     for name, wanted in (("format", FORMAT), ("version", 1)):
         if header.get(name) != wanted:
             raise FileError(f"{path}: line 1: field {name!r} is {header.get(name)!r}, expected {wanted!r}")
@@ -75,18 +72,8 @@ def read_batch(path: str | Path) -> tuple[SampleMetadata, ...]:
     )
 
 
-def _object(where: str, line: str) -> dict[str, Any]:
-    try:
-        document = json.loads(line)
-    except ValueError as error:
-        raise FileError(f"{where}: is not JSON ({error}); expected one object a line") from error
-    if not isinstance(document, dict):
-        raise FileError(f"{where}: holds a {type(document).__name__}, expected a JSON object")
-    return document
-
-
 def _sample(where: str, line: str) -> SampleMetadata:
-    document = _object(where, line)
+    document = parse_object(line, where, _WHAT)
     for name in document:
         if name not in ("id", "modules", "merged", "loss_tokens"):
             raise FileError(f"{where}: field {name!r} is unknown; use id, modules, merged and loss_tokens")

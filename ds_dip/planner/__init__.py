@@ -3,7 +3,7 @@
 ``python -m ds_dip.planner`` is the process; ``PlanSource`` is what an engine sees of it. No torch on its path.
 """
 
-from ds_dip.planner.channel import Channel, ChannelError, MemoryChannel, StoreChannel
+from ds_dip.planner.channel import Channel, ChannelError, MemoryChannel, StoreChannel, within
 from ds_dip.planner.client import PlannerClient
 from ds_dip.planner.plan import SCHEDULES, Planner, PlannerSettings
 from ds_dip.planner.record import PlanError, StageTime, StepPlan
@@ -26,4 +26,5 @@ __all__ = [
     "StageTime",
     "StepPlan",
     "StoreChannel",
+    "within",
 ]

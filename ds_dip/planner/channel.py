@@ -4,12 +4,40 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 #: Records that stay readable. A training step ends with a reduction that no rank leaves the others behind in; in
 #: evaluations a rank without work may be some steps late.
 KEPT = 8
+#: How much longer than a deadline a store may take to say that it has passed.
+_GRACE_S = 2.0
+_T = TypeVar("_T")
+
+
+def within(seconds: float, action: Callable[[], _T]) -> _T:
+    """What ``action`` returns or raises, in a thread of its own; TimeoutError where it takes longer.
+
+    For calls to a store: where the process that holds it is stopped, they outlast every time-out of their own.
+    """
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(action())
+        except BaseException as error:  # noqa: BLE001  # it is raised where it is waited for
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return results[0]
 
 
 class ChannelError(RuntimeError):
@@ -32,11 +60,12 @@ class StoreChannel:
     """A channel through a store of torch.distributed.
 
     Takes a client of its own (``store.clone()``): a waiting call blocks all others on its client.
-    ``prefix`` keeps the pipelines of a job apart; ``leader`` is the global rank that publishes.
+    ``prefix`` keeps the pipelines of a job apart; ``leader`` is the global rank that publishes, and each time waits
+    for the store at most ``publish_s``.
     """
 
-    def __init__(self, store: Any, prefix: str, leader: int) -> None:
-        self._store, self._prefix, self._leader = store.clone(), prefix, leader
+    def __init__(self, store: Any, prefix: str, leader: int, *, publish_s: float = 60.0) -> None:
+        self._store, self._prefix, self._leader, self._publish_s = store.clone(), prefix, leader, publish_s
         self._published: deque[str] = deque()
 
     def publish(self, name: str, record: bytes) -> None:
@@ -44,17 +73,19 @@ class StoreChannel:
 
         Raises ChannelError where the store is gone.
         """
-        key = f"{self._prefix}/{name}"
         try:
-            self._store.set(key, record)
-            self._published.append(key)
-            while len(self._published) > KEPT:
-                self._store.delete_key(self._published.popleft())
-        except RuntimeError as error:
+            within(self._publish_s, lambda: self._set(f"{self._prefix}/{name}", record))
+        except (RuntimeError, TimeoutError) as error:
             raise ChannelError(
                 f"rank {self._leader} could not publish {name!r} in the store ({_first_line(error)}); "
                 "is the process that holds the store still there?"
             ) from error
+
+    def _set(self, key: str, record: bytes) -> None:
+        self._store.set(key, record)
+        self._published.append(key)
+        while len(self._published) > KEPT:
+            self._store.delete_key(self._published.popleft())
 
     def read(self, name: str, deadline_s: float) -> bytes:
         """Wait for the record's key and get it.
@@ -63,13 +94,16 @@ class StoreChannel:
         """
         key = f"{self._prefix}/{name}"
         try:
-            self._store.wait([key], timedelta(seconds=deadline_s))
-            return bytes(self._store.get(key))
-        except RuntimeError as error:
+            return within(deadline_s + _GRACE_S, lambda: self._get(key, deadline_s))
+        except (RuntimeError, TimeoutError) as error:
             raise ChannelError(
                 f"rank {self._leader}, the leader, did not publish {name!r} within {deadline_s:g} s "
                 f"({_first_line(error)}); look at its log, or give it more time"
             ) from error
+
+    def _get(self, key: str, deadline_s: float) -> bytes:
+        self._store.wait([key], timedelta(seconds=deadline_s))
+        return bytes(self._store.get(key))
 
 
 class MemoryChannel:

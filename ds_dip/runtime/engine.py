@@ -7,14 +7,15 @@ its reduction, ZeRO-1, bf16 and fp16, checkpoints and the monitor stay DeepSpeed
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 import torch
+from deepspeed import comm as dist
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
+from torch.distributed.distributed_c10d import _get_default_store
 from typing_extensions import Self
 
 from ds_dip.config import DIPConfig
@@ -26,14 +27,14 @@ from ds_dip.programs.program import Instruction
 from ds_dip.runtime.checkpoint import Checkpoints
 from ds_dip.runtime.executor import Executor
 from ds_dip.runtime.feed import Feed
-from ds_dip.runtime.finite import CLEAN, FiniteCheck, NonFiniteError
+from ds_dip.runtime.finite import CLEAN, FiniteCheck
 from ds_dip.runtime.instructions import Execute, ProgramSchedule
 from ds_dip.runtime.links import LinkTransport, links_of
 from ds_dip.runtime.measure import Measured, Measurer
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.monitor import scalars
+from ds_dip.runtime.peers import Peers, sentence_of, set_deadline
 from ds_dip.runtime.reduction import ReducingEngine
-from ds_dip.runtime.transport import TransportError, lost_rank, timed_out
 
 
 class DIPEngine(Checkpoints, ReducingEngine):
@@ -82,6 +83,8 @@ class DIPEngine(Checkpoints, ReducingEngine):
         )
         self._measurer = Measurer(self.grid, torch.device(self.device))
         self._loss_stage = partition.of(model.loss_module)[-1].rank
+        self.peers = Peers(_get_default_store(), self.global_rank, dist.get_world_size())
+        set_deadline(dip.timeouts.rank_s)
         self._started = True
 
     def __enter__(self) -> Self:
@@ -90,6 +93,8 @@ class DIPEngine(Checkpoints, ReducingEngine):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         from ds_dip.runtime.shutdown import shutdown
 
+        if error is not None:
+            self.peers.ended(f"rank {self.global_rank} ended: {sentence_of(error)}")
         shutdown(self, failed=error is not None)
 
     def dtype_of(self, name: str) -> torch.dtype:
@@ -111,9 +116,9 @@ class DIPEngine(Checkpoints, ReducingEngine):
                 "ds_dip.initialize() a DatasetReference as training_data and call train_batch() without arguments"
             )
         began = time.monotonic()
-        self.plan = self.plans.next(self.global_steps)
-        self._asked = began, time.monotonic()
-        with self._peers(f"step {self.global_steps}"):
+        with self.peers.told(f"step {self.global_steps}"):
+            self.plan = self.plans.next(self.global_steps)
+            self._asked = began, time.monotonic()
             loss: torch.Tensor = super().train_batch()
         self.measured = self._measurer.measured()
         self.plans.measured(self.measured)
@@ -133,29 +138,13 @@ class DIPEngine(Checkpoints, ReducingEngine):
         mapping from sample id to its rows of the loss chunk's output, on the ranks that compute
         the loss (empty elsewhere).
         """
-        plan = self.plans.evaluation(samples)
         self.module.eval()
-        with torch.no_grad(), self._peers("evaluation"):
+        with torch.no_grad(), self.peers.told("evaluation"):
+            plan = self.plans.evaluation(samples)
             steps = ProgramSchedule(self._instructions(plan), [], **self._schedule_arguments())
             self._run(plan, steps, self.dataset if dataset is None else dataset, return_logits)
             loss: torch.Tensor = self._aggregate_total_loss()
         return (loss, self._logits(plan)) if return_logits else loss
-
-    @contextmanager
-    def _peers(self, what: str) -> Iterator[None]:
-        """Turn a backend's error at a collective into a sentence."""
-        try:
-            yield
-        except (TransportError, NonFiniteError):
-            raise
-        except RuntimeError as error:
-            if not lost_rank(error):
-                raise
-            how = "does not answer" if timed_out(error) else "is gone"
-            raise TransportError(
-                f"rank {self.global_rank}, {what}: another rank {how}; look at the log of the rank that ended first, "
-                "and start again from the last checkpoint"
-            ) from error
 
     def _logits(self, plan: StepPlan) -> dict[str, torch.Tensor]:
         rows: dict[str, torch.Tensor] = {}
@@ -219,6 +208,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
     def close(self) -> None:
         """Stop the planner and drop messages under way; ``ds_dip.shutdown`` calls it."""
         self.closed = True
+        self.peers.close()
         self.plans.close()
         self._links.close()
 

@@ -7,12 +7,14 @@ those of one process computing the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
+from ds_dip.files import first_line
 from ds_dip.models.context import Context
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model, Sizes, TensorSpec, fields_of
@@ -246,7 +248,8 @@ class Executor:
         context = Context(
             self._sizes(run, stage), run.fields.pop(stage, {}), run.instances(stage), run.batch.step, self._seed
         )
-        output = self._compute.forward(self._chunk(stage), x, context)
+        with self._named(run, stage, context):
+            output = self._compute.forward(self._chunk(stage), x, context)
         tensors = list(output) if isinstance(output, tuple | list) else [output]
         self._check(run, stage, tensors)
         self._watch(stage, tensors)
@@ -262,7 +265,8 @@ class Executor:
             run.handed[stage, target] = [t.detach() for t in tensors]
 
     def _lose(self, run: _Run, stage: Stage, output: Any, context: Context) -> None:
-        loss = self._compute.loss(output, context)
+        with self._named(run, stage, context):
+            loss = self._compute.loss(output, context)
         self._watch(stage, [loss])
         if run.train:
             run.losses[stage] = loss
@@ -270,6 +274,28 @@ class Executor:
         self.loss_sum = value if self.loss_sum is None else self.loss_sum + value
         if self._keep_logits:
             self.logits[stage.microbatch] = output.detach()
+
+    @contextmanager
+    def _named(self, run: _Run, stage: Stage, context: Context) -> Iterator[None]:
+        """Say which stage and which samples an error of a layer or the loss comes from."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, TypeError, LookupError) as error:
+            fields = ", ".join(f"{k} {list(v.shape)} of {v.dtype}" for k, v in context.fields.items()) or "none"
+            raise StageError(
+                f"{self._place(run, stage)}: {first_line(error)}; the fields read here are {fields}: make what the "
+                "dataset loads fit the layers"
+            ) from error
+
+    def _place(self, run: _Run, stage: Stage) -> str:
+        chunk, samples = self._chunk(stage), [s.id for s in run.batch.microbatches[stage.microbatch].samples]
+        more = f" and {len(samples) - 4} more" if len(samples) > 4 else ""
+        return (
+            f"{stage.module} chunk {stage.chunk} (layers {chunk.start} to {chunk.stop - 1}), microbatch "
+            f"{stage.microbatch} (samples {', '.join(samples[:4])}{more})"
+        )
 
     def _gather(self, stage: Stage, taken: Mapping[Stage, Tensors]) -> dict[str, Any]:
         """Each upstream module's outputs, sub-microbatches concatenated in instance order."""
@@ -293,10 +319,9 @@ class Executor:
         planned = [(spec.shape(sizes), self._dtype(spec.dtype)) for spec in specs]
         found = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
         if planned != found:
-            samples = ", ".join(s.id for s in run.batch.microbatches[stage.microbatch].samples[:4])
             raise StageError(
-                f"{stage.module} chunk {stage.chunk}, microbatch {stage.microbatch} (samples {samples}): output is "
-                f"{found}, planned from metadata {planned}; make the dataset's metadata and the layer's output agree"
+                f"{self._place(run, stage)}: output is {found}, planned from metadata {planned}; make the dataset's "
+                "metadata and the layer's output agree"
             )
 
     def _backward(self, run: _Run, stage: Stage) -> None:

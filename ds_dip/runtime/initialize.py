@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,15 @@ from deepspeed.runtime.config import DeepSpeedConfig
 
 from ds_dip.config import ConfigError, read_config, refuse_unsupported
 from ds_dip.data import Dataset, DatasetReference
+from ds_dip.files import FileError, read_object
 from ds_dip.planner import PlanSource
 from ds_dip.runtime.engine import DIPEngine
 from ds_dip.runtime.module import DIPModule
+from ds_dip.runtime.peers import set_deadline
 from ds_dip.runtime.plans import make_plans
+
+#: More than any configuration has.
+_MOST_BYTES = 1 << 24
 
 
 def load_config(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
@@ -30,13 +34,9 @@ def load_config(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
         document = dict(config)
     else:
         try:
-            document = json.loads(Path(config).read_bytes())
-        except OSError as error:
-            raise ConfigError(f"{config}: cannot be read ({error.strerror}); give a DeepSpeed JSON") from error
-        except ValueError as error:
-            raise ConfigError(f"{config}: is not JSON ({error}); give a DeepSpeed JSON") from error
-        if not isinstance(document, dict):
-            raise ConfigError(f"{config}: holds a {type(document).__name__}, expected a JSON object")
+            document = read_object(config, "a DeepSpeed JSON", _MOST_BYTES)
+        except FileError as error:
+            raise ConfigError(str(error)) from error
     read_config(document)
     refuse_unsupported(document)
     return document
@@ -85,6 +85,7 @@ def initialize(
         distributed_port=distributed_port,
         dist_init_required=dist_init_required,
     )
+    set_deadline(max(dip.timeouts.start_s, dip.timeouts.rank_s))
     settings = _settings(document, model)
     plans = make_plans(
         dip,

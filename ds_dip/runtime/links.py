@@ -19,7 +19,7 @@ from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
 from ds_dip.programs.program import Message
 from ds_dip.runtime.threads import yielding
-from ds_dip.runtime.transport import TransportError, describe, timed_out
+from ds_dip.runtime.transport import LostRankError, TransportError, describe, timed_out
 
 #: A header's numbers in checked mode: step, message, tensors, elements, and a hash of the microbatch's content.
 _HEADER = 5
@@ -124,7 +124,7 @@ class LinkTransport:
                 if timed_out(error)
                 else " and is gone"
             )
-            raise TransportError(
+            raise LostRankError(
                 f"{describe(message)}: {why}{late}; look at that rank's log, or raise dip.timeouts.rank_s"
             ) from error
 

@@ -64,7 +64,9 @@ def make_plans(
     # The store that the process group was made with; torch has no public name for it.
     store = distributed_c10d._get_default_store()
     # All ranks make their engines in the same order, so the same number names the same engine everywhere.
-    channel = StoreChannel(store, f"ds_dip/{next(_engines)}/{replica}", grid.stage_to_global(0))
+    channel = StoreChannel(
+        store, f"ds_dip/{next(_engines)}/{replica}", grid.stage_to_global(0), publish_s=dip.timeouts.plan_s
+    )
     # A deterministic run waits for its plan as long as a start may take: what it runs must not depend on a clock.
     wait = dip.timeouts.start_s if dip.deterministic else dip.planner.deadline_s
     if grid.get_stage_id() != 0:

@@ -17,20 +17,28 @@ def shutdown(engine: DIPEngine, *, failed: bool = False) -> None:
     """End a run: planner stopped, ranks together, references dropped, process group destroyed.
 
     Without it about one run in three aborts at exit on gloo (docs/runtime.md). ``failed`` leaves out what
-    needs the other ranks. The engine cannot be used afterwards; calling it twice does nothing.
+    needs the other ranks. The engine cannot be used afterwards; calling it twice does nothing. Raises
+    TransportError, the engine ended all the same, where another rank is lost before the end.
     """
     if engine.closed:
         return
-    engine.close()
-    if dist.is_initialized() and not failed:
-        dist.barrier()
-    engine.destroy()
-    engine.release()
-    gc.unfreeze()
-    gc.collect()
-    if dist.is_initialized() and not failed:
-        dist.destroy_process_group()
-    _remove_buffers()
+    together = dist.is_initialized() and not failed
+    try:
+        if together:
+            with engine.peers.told("the end of the run"):
+                dist.barrier()
+    except BaseException:
+        together = False
+        raise
+    finally:
+        engine.close()
+        engine.destroy()
+        engine.release()
+        gc.unfreeze()
+        gc.collect()
+        if together:
+            dist.destroy_process_group()
+        _remove_buffers()
 
 
 def _remove_buffers() -> None:

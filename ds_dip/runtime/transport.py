@@ -16,6 +16,10 @@ class TransportError(RuntimeError):
     """A message that did not come or does not fit; the message says which, between whom and what to do."""
 
 
+class LostRankError(TransportError):
+    """A message that did not come because its sender or receiver is gone or late."""
+
+
 def timed_out(error: BaseException) -> bool:
     """Whether a communication's error says that its deadline passed, rather than that the peer is gone."""
     return "timed out" in str(error).lower() or "timeout" in str(error).lower()
@@ -25,12 +29,20 @@ def lost_rank(error: BaseException) -> bool:
     """Whether an error is a backend's way to say that another rank does not answer any more."""
     text = str(error).lower()
     return timed_out(error) or any(
-        sign in text for sign in ("connection closed", "connection reset", "nccl", "broken pipe")
+        sign in text
+        for sign in (
+            "connection closed",
+            "connection reset",
+            "connection refused",
+            "nccl",
+            "broken pipe",
+            "got 0 bytes",
+        )
     )
 
 
 class Transport(Protocol):
-    """Posts and waits of one rank. Posts never block; waits have a deadline and raise TransportError."""
+    """Posts and waits of one rank. Posts never block; waits have a deadline and raise LostRankError."""
 
     def post_send(self, message: Message, tensors: Sequence[torch.Tensor]) -> None:
         """Start sending; the tensors are kept until ``wait_send``."""
@@ -90,7 +102,7 @@ class MemoryLinks:
             while message.id not in self._sent or message.id not in self._wanted:
                 left = end - time.monotonic()
                 if left <= 0:
-                    raise TransportError(f"{describe(message)} did not pass within {self._deadline:g} s")
+                    raise LostRankError(f"{describe(message)} did not pass within {self._deadline:g} s")
                 self._changed.wait(left)
             return self._sent[message.id]
 

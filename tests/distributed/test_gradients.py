@@ -16,7 +16,8 @@ GROUPS = [
     ("bf16-accumulate", 4, 2, 50, 2, 6),
 ]
 #: How the gradients' difference is taken and its bound, and the loss's. In fp32 per tensor, its largest entry over
-#: the largest gradient (``measure`` in gradients.py says of which one process); bf16 keeps 8 bits of every activation, so there it is the norm over all of a rank's tensors.
+#: the largest gradient (``measure`` in gradients.py says of which one process); bf16 keeps 8 bits of every activation,
+#: so there it is the norm over all of a rank's tensors.
 TOLERANCE = {
     "fp32": ("error", 1e-5, 1e-5),
     "zero1": ("error", 1e-5, 1e-5),

@@ -1,0 +1,295 @@
+"""Ranks that fail: each case is a job of its own, whose ranks this process forks, so that torch is imported once.
+
+``python -m tests.distributed.failures FOLDER CASE...`` runs the cases and leaves a JSON file a case in FOLDER.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import deepspeed
+import numpy as np
+import torch
+from deepspeed import comm as dist
+from torch.distributed import distributed_c10d
+
+import ds_dip
+from ds_dip.data import DatasetReference
+from ds_dip.data.digits import Digits
+from ds_dip.models.config import load_model
+from ds_dip.partition import make_partition
+from ds_dip.partition.checkpoint import CheckpointError
+from ds_dip.planner import Planner, PlannerSettings
+from tests.distributed.ranks import PORT
+from tests.distributed.test_main_job import MODEL
+
+WORLD = 3
+#: Seconds that a rank of these jobs waits for another one.
+RANK_S = 4.0
+#: Seconds after which a job is ended here, with what it has said.
+PATIENCE_S = 60.0
+DIGITS = DatasetReference("ds_dip.data.digits:Digits", {"samples": 64, "merge": 4})
+
+
+class Faulty(Digits):
+    """The digits, of which one sample is not as its metadata says; or the dataset ends early."""
+
+    def __init__(self, fault: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.fault = fault
+
+    def metadata(self, index: int) -> Any:
+        if self.fault == "ends" and index >= 20:
+            raise IndexError(f"index {index} is beyond the end")
+        if self.fault == "metadata":
+            raise OSError(5, "Input/output error")
+        metadata = super().metadata(index)
+        if self.fault == "unsupervised":
+            return type(metadata)(metadata.id, metadata.modules, 0, metadata.merged)
+        return metadata
+
+    def load(self, sample: str, fields: Any) -> Any:
+        loaded = super().load(sample, fields)
+        if self.fault == "raises" and "pixels" in fields:
+            raise OSError(5, "Input/output error")
+        if self.fault == "stops" and "labels" in fields:
+            raise StopIteration
+        if self.fault == "width" and "pixels" in fields:
+            return {**loaded, "pixels": [np.pad(array, ((0, 0), (0, 1))) for array in loaded["pixels"]]}
+        if self.fault == "sizes" and "pixels" in fields:
+            return {**loaded, "pixels": [array[:-1] for array in loaded["pixels"]]}
+        if self.fault == "vocabulary" and "tokens" in fields:
+            return {**loaded, "tokens": [array + 1000 for array in loaded["tokens"]]}
+        if self.fault == "dtype" and "tokens" in fields:
+            return {**loaded, "tokens": [array.astype(np.float32) for array in loaded["tokens"]]}
+        return loaded
+
+
+def model_of(path: Path, vision: int = 4) -> Any:
+    """The tiny model with an encoder of so many layers and a backbone of four."""
+    document = json.loads(json.dumps(MODEL))
+    for module, layers in zip(document["modules"], (vision, 4), strict=True):
+        module["layers"] = layers
+    path.write_text(json.dumps(document))
+    return load_model(path)
+
+
+def engine_of(folder: Path, fault: str = "", **dip: Any) -> Any:
+    model = model_of(folder / f"model-{os.environ['RANK']}.json")
+    config = {
+        "train_batch_size": 8,
+        "gradient_accumulation_steps": 4,
+        "steps_per_print": 1000000,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.003, "torch_adam": True}},
+        "zero_optimization": {"stage": 1},
+        "dip": {
+            "timeouts": {"rank_s": RANK_S, "plan_s": RANK_S, "start_s": RANK_S},
+            "planner": {"enabled": False, "deadline_s": 1.0},
+            **dip,
+        },
+    }
+    deepspeed.init_distributed("gloo")
+    module = ds_dip.DIPModule(
+        model,
+        ds_dip.partition_for(model, config, dist.get_world_size()),
+        ds_dip.layer_factories(model, 0),
+        ds_dip.token_cross_entropy,
+    )
+    data = (
+        DatasetReference("tests.distributed.failures:Faulty", {**DIGITS.options, "fault": fault}) if fault else DIGITS
+    )
+    return ds_dip.initialize(model=module, training_data=data, config=config)[0]
+
+
+def train(engine: Any, steps: int = 3) -> None:
+    with engine:
+        for _ in range(steps):
+            engine.train_batch()
+
+
+def faulty(folder: Path, fault: str) -> None:
+    """A dataset that is not what its metadata says."""
+    train(engine_of(folder, fault))
+
+
+def planned_ahead(folder: Path, fault: str) -> None:
+    """The same, read by the planner's process first."""
+    train(engine_of(folder, fault, planner={"enabled": True, "deadline_s": 3.0}))
+
+
+def signalled(folder: Path, what: str) -> None:
+    """``SIGKILL 1``: that rank gets that signal in the second step, in the middle of its program."""
+    name, rank = what.split()
+    engine = engine_of(folder)
+    save_after(engine, folder)
+    if engine.global_rank == int(rank):
+        execute, calls = engine._executor.execute, []
+
+        def wrapped(instruction: Any) -> None:
+            calls.append(0)
+            if len(calls) == 5:
+                os.kill(os.getpid(), getattr(signal, name))
+            execute(instruction)
+
+        engine._executor.execute = wrapped
+    train(engine)
+
+
+def save_after(engine: Any, folder: Path) -> None:
+    """Save after the first step."""
+    engine.train_batch()
+    engine.save_checkpoint(folder / "saved")
+
+
+def in_a_collective(folder: Path, what: str) -> None:
+    """A rank gets a signal where the others wait for it in a collective."""
+    engine = engine_of(folder)
+    engine.train_batch()
+    name, rank = what.split()
+    if engine.global_rank == int(rank):
+        os.kill(os.getpid(), getattr(signal, name))
+    with engine:
+        dist_barrier(engine)
+
+
+def dist_barrier(engine: Any) -> None:
+    with engine.peers.told("the barrier of this test"):
+        dist.barrier()
+
+
+def gone_at_the_end(folder: Path, _: str) -> None:
+    """A rank dies after its last step, when the others wait for it to end the run."""
+    engine = engine_of(folder)
+    engine.train_batch()
+    if engine.global_rank == 1:
+        os._exit(9)
+    ds_dip.shutdown(engine)
+
+
+def own_error(folder: Path, _: str) -> None:
+    """The user's own script fails between two steps of one rank."""
+    engine = engine_of(folder)
+    with engine:
+        engine.train_batch()
+        if engine.global_rank == 1:
+            raise ZeroDivisionError("the user's own arithmetic")
+        engine.train_batch()
+
+
+def load_without(folder: Path, _: str) -> None:
+    """A rank dies before the others load a checkpoint."""
+    engine = engine_of(folder)
+    save_after(engine, folder)
+    if engine.global_rank == 1:
+        os._exit(9)
+    with engine:
+        engine.load_checkpoint(folder / "saved")
+
+
+def deadlines(folder: Path, _: str) -> None:
+    """The configured deadline reaches every process group."""
+    engine = engine_of(folder)
+    found = []
+    for group in distributed_c10d._world.pg_map:
+        backend = group._get_backend(torch.device("cpu"))
+        found.append(backend.options._timeout.total_seconds())
+    Path(folder, f"deadlines-{engine.global_rank}.json").write_text(json.dumps(found))
+    with engine:
+        engine.train_batch()
+
+
+def few_layers(folder: Path, _: str) -> None:
+    """A module with fewer layers than ranks."""
+    ds_dip.partition_for(model_of(folder / f"model-{os.environ['RANK']}.json", vision=1), {}, 5)
+
+
+CASES: dict[str, tuple[Callable[[Path, str], None], str]] = {
+    **{fault: (faulty, fault) for fault in ("raises", "stops", "width", "sizes", "vocabulary", "dtype")},
+    **{fault: (faulty, fault) for fault in ("ends", "metadata", "unsupervised")},
+    "ends, planned ahead": (planned_ahead, "ends"),
+    "killed": (signalled, "SIGKILL 1"),
+    "first killed": (signalled, "SIGKILL 0"),
+    "stopped": (signalled, "SIGSTOP 2"),
+    "first stopped": (signalled, "SIGSTOP 0"),
+    "killed in a collective": (in_a_collective, "SIGKILL 1"),
+    "stopped in a collective": (in_a_collective, "SIGSTOP 1"),
+    "gone at the end": (gone_at_the_end, ""),
+    "own error": (own_error, ""),
+    "load without a rank": (load_without, ""),
+    "deadlines": (deadlines, ""),
+    "few layers": (few_layers, ""),
+}
+
+
+def preload() -> None:
+    """Have what every rank would import and compile for itself in this process, before it is forked."""
+    for name in ("deepspeed.runtime.zero.muon.muon_optimizer", "torch._dynamo", "torch.utils.tensorboard"):
+        importlib.import_module(name)
+    deepspeed.ops.op_builder.cpu.ShareMemCommBuilder().load()
+    with tempfile.TemporaryDirectory() as folder:
+        model = model_of(Path(folder, "model.json"))
+    partition = make_partition(model, WORLD, {}, {})
+    Planner(PlannerSettings(model, partition, DIGITS, batch_size=8, microbatches=4)).plan(0)
+
+
+def rank_of(case: str, folder: Path, rank: int) -> NoReturn:
+    """One rank of a case, in a forked process: its output is its log, its status what a script's would be."""
+    log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_SIZE=str(WORLD),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(PORT),
+    )  # fmt: skip
+    run, argument = CASES[case]
+    try:
+        run(folder, argument)
+    except (*ds_dip.ERRORS, CheckpointError) as error:
+        sys.exit(f"SENTENCE {error}")
+    sys.exit(0)
+
+
+def run_case(case: str, folder: Path) -> dict[str, Any]:
+    """Every rank's exit status (negative: the signal; None: it had to be ended here) and log."""
+    folder.mkdir()
+    sys.stdout.flush()
+    running: dict[int, int] = {}
+    for rank in range(WORLD):
+        if not (pid := os.fork()):
+            rank_of(case, folder, rank)
+        running[pid] = rank
+    codes: list[int | None] = [None] * WORLD
+    end = time.monotonic() + PATIENCE_S
+    while running and time.monotonic() < end:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            time.sleep(0.02)
+            continue
+        codes[running.pop(pid)] = os.waitstatus_to_exitcode(status)
+        # A stopped rank is all that may be left.
+        if len(running) == 1 and "SIGSTOP" in CASES[case][1]:
+            break
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return {"codes": codes, "logs": [(folder / f"{rank}.log").read_text() for rank in range(WORLD)]}
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    preload()
+    for case in sys.argv[2:] or CASES:
+        (folder / f"{case}.json").write_text(json.dumps(run_case(case, folder / case)))
+
+
+if __name__ == "__main__":
+    main()
