@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from ds_dip.models.partition import Chunk, Partition, partition_hash
 from ds_dip.partition import checkpoint
-from ds_dip.partition.checkpoint import CheckpointError, check_files, read_manifest, refusal, resolve
+from ds_dip.partition.checkpoint import CheckpointError, check_contents, check_files, read_manifest, refusal, resolve
 
 PARTITION = Partition(
     2,
@@ -36,6 +37,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
         "compute": "float32",
         "sampler": {"seed": 0, "batch_size": 8, "step": 3},
         "files": {"layer_00-model_states.pt": 5},
+        "sha256": {"layer_00-model_states.pt": hashlib.sha256(b"12345").hexdigest()},
         **changes,
     }
 
@@ -54,6 +56,20 @@ def test_a_complete_checkpoint_is_read(folder: Path) -> None:
     found = resolve(folder.parent, None)
     assert found == folder
     check_files(found, read_manifest(found))
+    check_contents(found, read_manifest(found), read_manifest(found)["files"])
+
+
+def test_content_that_changed_at_the_same_size_is_named(folder: Path) -> None:
+    file = folder / "layer_00-model_states.pt"
+    file.write_bytes(b"12346")
+    check_files(folder, read_manifest(folder))
+    with pytest.raises(
+        CheckpointError, match=rf"^{file}: its content has the SHA-256 [0-9a-f]{{12}}…, and 5994471abb01… w"
+    ):
+        check_contents(folder, read_manifest(folder), [file.name])
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"layer_00-model_states.pt: cannot be read \(No such file"):
+        check_contents(folder, read_manifest(folder), [file.name])
 
 
 def test_without_a_newest_checkpoint_there_is_none(tmp_path: Path) -> None:
@@ -104,6 +120,8 @@ def test_a_folder_without_a_manifest_is_no_complete_checkpoint(folder: Path) -> 
         ({"sampler": {"seed": "0"}}, "field 'sampler.seed' is '0'"),
         ({"files": {"../../etc/passwd": 5}}, "field 'files' is '../../etc/passwd', expected names of files in the"),
         ({"files": {"/etc/passwd": 5}}, "field 'files' is '/etc/passwd'"),
+        ({"sha256": {}}, "field 'sha256.layer_00-model_states.pt' is None, expected 64 hexadecimal digits"),
+        ({"sha256": {"layer_00-model_states.pt": "AB" * 32}}, "expected 64 hexadecimal digits"),
         ({"files": {"a": 1.5}}, "field 'files.a' is 1.5, expected a whole number"),
         ({"partition": {}}, "field 'partition.modules' is None"),
         ({"partition": {"modules": {"vision": 7}}}, "field 'partition.modules.vision' is 7, expected an object"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import signal
@@ -81,7 +82,8 @@ def test_saves_are_recorded_and_a_failure_ends_them(tmp_path: Path, monkeypatch:
     engine = RecordingEngine(TorchCheckpointEngine())
     engine.begin(tmp_path)
     engine.save({"a": torch.zeros(4)}, str(tmp_path / "a.pt"))
-    assert engine.files == {"a.pt": (tmp_path / "a.pt").stat().st_size}
+    content = (tmp_path / "a.pt").read_bytes()
+    assert engine.files == {"a.pt": (len(content), hashlib.sha256(content).hexdigest())}
     assert torch.equal(engine.load(str(tmp_path / "a.pt"))["a"], torch.zeros(4))
 
     def full(*_: Any, **__: Any) -> None:
@@ -90,7 +92,10 @@ def test_saves_are_recorded_and_a_failure_ends_them(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(torch, "save", full)
     engine.save({}, str(tmp_path / "b.pt"))
     engine.save({}, str(tmp_path / "c.pt"))
-    assert engine.problem.startswith(f"rank 3 could not write {tmp_path / 'b.pt'} (No space left on device); ")
+    assert engine.problem.startswith(
+        f"rank 3 could not write {tmp_path / 'b.pt'} (No space left on device after 0 bytes, "
+    )
+    assert "bytes free); the checkpoints before it are untouched" in engine.problem
     assert not (tmp_path / "c.pt").exists()
     assert set(engine.files) == {"a.pt"}
 
@@ -129,9 +134,18 @@ def write_checkpoint(folder: Path, *, replicas: int, zero: bool) -> Path:
                 {"optimizer_state_dict": slices(names, replica, replicas)},
                 folder / f"zero_pp_rank_{replica}_mp_rank_{rank:02d}_optim_states.pt",
             )
-    files = {path.name: path.stat().st_size for path in folder.iterdir()}
-    (folder / manifests.NAME).write_text(json.dumps(manifest(files=files, replicas=replicas)))
+    (folder / manifests.NAME).write_text(json.dumps(manifest(replicas=replicas)))
+    seal(folder)
     return folder
+
+
+def seal(folder: Path) -> None:
+    """Write sizes and sums of the files as they are into the manifest."""
+    contents = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != manifests.NAME}
+    document = json.loads((folder / manifests.NAME).read_text())
+    document["files"] = {name: len(content) for name, content in contents.items()}
+    document["sha256"] = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    (folder / manifests.NAME).write_text(json.dumps(document))
 
 
 def slices(names: list[str], replica: int, replicas: int) -> dict[str, Any]:
@@ -197,9 +211,7 @@ def test_an_optimizer_without_zero_takes_weights_and_state(tmp_path: Path, state
 def test_lost_slices_are_noticed_and_nothing_is_left(tmp_path: Path) -> None:
     source = write_checkpoint(tmp_path / "saved", replicas=2, zero=True)
     (source / "zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
-    document = json.loads((source / manifests.NAME).read_text())
-    del document["files"]["zero_pp_rank_1_mp_rank_00_optim_states.pt"]
-    (source / manifests.NAME).write_text(json.dumps(document))
+    seal(source)
     with pytest.raises(CheckpointError, match=r"holds \d+ of \d+ values of"):
         convert(source, tmp_path / "all")
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
@@ -220,6 +232,9 @@ def refused(source: Path, target: Path) -> str:
 def test_garbage_of_the_right_size_is_named(tmp_path: Path, name: str, byte: bytes) -> None:
     source = write_checkpoint(tmp_path / "saved", replicas=2, zero=True)
     (source / name).write_bytes(byte * (source / name).stat().st_size)
+    assert refused(source, tmp_path / "all").startswith(f"{source / name}: its content has the SHA-256 ")
+    # Even where the manifest has been made to agree.
+    seal(source)
     assert refused(source, tmp_path / "all").startswith(f"{source / name}: cannot be read (")
 
 
@@ -231,21 +246,20 @@ def test_a_value_that_changed_on_the_disk_is_noticed(tmp_path: Path, name: str) 
     tensor = held["weight"] if "weight" in held else held["optimizer_state_dict"]["single_partition_of_fp32_groups"][0]
     content[content.index(tensor.flatten()[:2].numpy().tobytes())] ^= 1
     (source / name).write_bytes(content)
-    assert refused(source, tmp_path / "all").startswith(f"{source / name}: is damaged, the sum of ")
+    assert refused(source, tmp_path / "all").startswith(f"{source / name}: its content has the SHA-256 ")
 
 
 def test_files_that_hold_something_else_are_refused(tmp_path: Path) -> None:
     source = write_checkpoint(tmp_path / "saved", replicas=1, zero=True)
     name = "mp_rank_01_model_states.pt"
-    document = json.loads((source / manifests.NAME).read_text())
     for head, sentence in (
         ({"ds_version": "0"}, "its files do not hold what a checkpoint of ds_dip does (KeyError: 'ds_dip')"),
         ({"ds_dip": {"parameters": [{"../../x": (1,)}], "tied": {}}}, "has a parameter named '../../x'"),
     ):
         torch.save(head, source / name)
-        document["files"][name] = (source / name).stat().st_size
-        (source / manifests.NAME).write_text(json.dumps(document))
+        seal(source)
         assert refused(source, tmp_path / "all").startswith(f"{source}: {sentence}")
+    document = json.loads((source / manifests.NAME).read_text())
     (source / manifests.NAME).write_text(json.dumps(document | {"pipeline_ranks": 60000}))
     assert "has no file mp_rank_02_model_states.pt" in refused(source, tmp_path / "all")
 

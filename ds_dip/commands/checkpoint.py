@@ -70,15 +70,16 @@ def _ending() -> Iterator[None]:
 @click.argument("folder", metavar="PATH", type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print the checkpoint's manifest as JSON.")
 def show(folder: Path, as_json: bool) -> None:
-    """Print step, partition, hash, ranks and sizes of a checkpoint, and check that it is complete.
+    """Print step, partition, hash, ranks and sizes of a checkpoint, and check that it is complete and undamaged.
 
     PATH is a checkpoint's own folder, or the folder it was saved in, whose "latest" is taken.
     """
-    from ds_dip.partition.checkpoint import check_files, read_manifest
+    from ds_dip.partition.checkpoint import check_contents, check_files, read_manifest
 
     folder = _folder(folder)
     manifest = read_manifest(folder)
     check_files(folder, manifest)
+    check_contents(folder, manifest, manifest["files"])
     if as_json:
         click.echo(json.dumps(manifest, indent=1))
         return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -33,6 +35,7 @@ _FIELDS = {
     "compute": str,
     "sampler": dict,
     "files": dict,
+    "sha256": dict,
 }
 
 
@@ -120,6 +123,9 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         if not is_inside(name):
             raise _wrong(path, "files", name, "names of files in the checkpoint's folder")
         _whole(path, f"files.{name}", size, 0)
+        digest = manifest["sha256"].get(name)
+        if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+            raise _wrong(path, f"sha256.{name}", digest, "64 hexadecimal digits")
     _check_partition(path, manifest["partition"], manifest["pipeline_ranks"])
     return manifest
 
@@ -179,6 +185,34 @@ def check_files(folder: str | Path, manifest: Mapping[str, Any]) -> None:
                 f"{path}: has {found.st_size} bytes and was written with {size}, so the checkpoint is damaged; "
                 "take another one"
             )
+
+
+def check_contents(folder: str | Path, manifest: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Check the content of these of the manifest's files against its sums; reads them whole.
+
+    Raises CheckpointError for the first that is another one than was written.
+    """
+    for name in names:
+        path = Path(folder, name)
+        try:
+            found = sum_of(path)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror}); take another checkpoint") from error
+        wanted = manifest["sha256"][name]
+        if found != wanted:
+            raise CheckpointError(
+                f"{path}: its content has the SHA-256 {found[:12]}…, and {wanted[:12]}… was written, so it is damaged "
+                "or of another checkpoint; take another one"
+            )
+
+
+def sum_of(path: str | Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def refusal(folder: str | Path, saved: Mapping[str, Any], run: Mapping[str, Any], *, universal: bool) -> str:

@@ -11,6 +11,7 @@ from ds_dip.costs.roofline import Rates
 from ds_dip.costs.rules import CostRules, base_costs, with_rules
 from ds_dip.costs.table import LatencyTable
 from ds_dip.data import Dataset, DatasetReference, SampleMetadata, Sampler
+from ds_dip.files import first_line
 from ds_dip.models.partition import Partition, check_partition
 from ds_dip.models.spec import Model
 from ds_dip.planner.record import StageTime, StepPlan, seal, stages_of
@@ -154,7 +155,16 @@ class Planner:
         return tuple(found)
 
     def _samples(self, step: int) -> list[SampleMetadata]:
-        return [self.dataset.metadata(index) for index in self.sampler.indices(step)]
+        return [self._metadata(index) for index in self.sampler.indices(step)]
+
+    def _metadata(self, index: int) -> SampleMetadata:
+        try:
+            return self.dataset.metadata(index)
+        except Exception as error:
+            raise PlanningError(
+                f"the dataset raised {type(error).__name__} ({first_line(error)}) for the metadata of sample {index} "
+                f"of {self.sampler.samples}; make metadata() answer for every index below the dataset's length"
+            ) from error
 
     def _plan(
         self,

@@ -9,39 +9,29 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
-from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.utils import logger
 
 from ds_dip.config import ConfigError
-from ds_dip.models.partition import model_hash, partition_hash
 from ds_dip.partition import checkpoint as manifests
 from ds_dip.partition.checkpoint import LATEST, LATEST_UNIVERSAL, CheckpointError
 from ds_dip.runtime import drafts
+from ds_dip.runtime.agreement import Described
 from ds_dip.runtime.drafts import RecordingEngine
 from ds_dip.runtime.universal import first_layer, layer_file, load_parameters, tied_sources
-
-if TYPE_CHECKING:
-    from ds_dip.config import DIPConfig
-    from ds_dip.planner import PlanSource
-    from ds_dip.runtime.module import DIPModule
 
 #: Our key in a checkpoint's client state.
 KEY = "ds_dip"
 
 
-class Checkpoints(PipelineEngine):
+class Checkpoints(Described):
     """What a DIPEngine saves and loads, and what it refuses."""
 
-    if TYPE_CHECKING:
-        module: DIPModule
-        dip: DIPConfig
-        plans: PlanSource
-        checkpoint_engine: Any
+    checkpoint_engine: Any
 
     def _configure_checkpointing(self) -> None:
         """DeepSpeed's checkpoint engine, its files recorded; refuses what finishes after the save returns."""
@@ -77,15 +67,9 @@ class Checkpoints(PipelineEngine):
         tag = f"global_step{self.global_steps}" if tag is None else str(tag)
         draft, final = Path(save_dir, f".{tag}.saving"), Path(save_dir, tag)
         client_state = client_state or {}
-        try:
+        with self._with_all_ranks(f"the save of {final}", drafts.KEPT):
             self._agree(_unusable(tag, client_state), str(final))
             self._save(draft, final, client_state, save_latest, exclude_frozen_parameters)
-        except RuntimeError as error:  # what is written wrong is recorded, so this is a collective's
-            why = str(error).split("\n", 1)[0]
-            raise CheckpointError(
-                f"{final}: another rank is gone or does not answer while it is saved ({why}); look at that rank's log, "
-                "the checkpoints before it are untouched"
-            ) from error
         return True
 
     def _save(
@@ -102,7 +86,7 @@ class Checkpoints(PipelineEngine):
             "format": manifests.FORMAT,
             "version": 1,
             **self._manifest(),
-            "files": dict(sorted({name: size for files in written for name, size in files.items()}.items())),
+            **_files({name: held for files in written for name, held in files.items()}),
         }
         self._agree(
             self._first_does(lambda: drafts.publish(draft, final, document, latest)),
@@ -127,6 +111,27 @@ class Checkpoints(PipelineEngine):
         of another model or was saved under another partition, number of replicas, optimizer or
         dtype and is not universal.
         """
+        with self._with_all_ranks(f"the load of {load_dir}", "the checkpoint is as it was"):
+            return self._load(
+                load_dir,
+                tag,
+                load_module_strict,
+                load_optimizer_states,
+                load_lr_scheduler_states,
+                load_module_only,
+                custom_load_fn,
+            )
+
+    def _load(
+        self,
+        load_dir: str | Path,
+        tag: str | None,
+        load_module_strict: bool,
+        load_optimizer_states: bool,
+        load_lr_scheduler_states: bool,
+        load_module_only: bool,
+        custom_load_fn: Any,
+    ) -> tuple[str | None, dict[str, Any] | None]:
         self._agree(self._first_does(lambda: drafts.recover(load_dir, tag, self._latest)))
         problem, folder, manifest = self._examine(load_dir, tag)
         found = self._agree(problem, None if folder is None else str(folder))[0]
@@ -175,6 +180,9 @@ class Checkpoints(PipelineEngine):
             problem = manifests.refusal(folder, manifest, self._manifest(), universal=universal)
             if not problem:
                 manifests.check_files(folder, manifest)
+                # Every file once in the whole job.
+                share = list(manifest["files"])[self.global_rank :: dist.get_world_size()]
+                manifests.check_contents(folder, manifest, share)
         except CheckpointError as error:
             return str(error), None, None
         if universal and not problem:
@@ -188,59 +196,6 @@ class Checkpoints(PipelineEngine):
                     f"{len(groups)}; give the optimizer groups that every rank has parameters of"
                 )
         return problem, folder, manifest
-
-    def _manifest(self) -> dict[str, Any]:
-        """The manifest that this run would write, without the files."""
-        model, partition = self.module.model, self.module.partition
-        return {
-            "universal": False,
-            "step": self.global_steps,
-            "partition": manifests.partition_document(partition),
-            "partition_sha256": partition_hash(partition),
-            "model": model.name,
-            "model_sha256": model_hash(model),
-            "pipeline_ranks": partition.ranks,
-            "replicas": self.grid.data_parallel_size,
-            "optimizer": f"{type(self.optimizer).__name__} at ZeRO stage {self.zero_optimization_stage()}",
-            "compute": self._compute(),
-            "sampler": {
-                "seed": self.dip.planner.seed,
-                "batch_size": self.train_batch_size(),
-                "step": self.global_steps,
-            },
-        }
-
-    def _compute(self) -> str:
-        if self.bfloat16_enabled():
-            return "bfloat16"
-        return "float16" if self.fp16_enabled() else "float32"
-
-    def _trained_groups(self) -> list[dict[str, Any]]:
-        """The optimizer's groups with the parameters that the module knows (ZeRO's own groups are flat)."""
-        names = ("round_robin_bit16_groups", "bf16_groups", "fp16_groups")
-        for name in names:
-            if hasattr(self.optimizer, name):
-                return [{"params": list(group)} for group in getattr(self.optimizer, name)]
-        return [] if self.optimizer is None else list(self.optimizer.param_groups)
-
-    def _client_state(self) -> dict[str, Any]:
-        """Our part of the client state: the manifest, and what the conversion needs to know of this rank."""
-        return {
-            **self._manifest(),
-            "parameters": [
-                {self.param_names[p]: tuple(p.shape) for p in group["params"]} for group in self._trained_groups()
-            ],
-            "tied": tied_sources(self.module),
-        }
-
-    def _rank_state(self) -> dict[str, Any]:
-        """What every rank keeps for itself: its generators and, on a leader, the planner's corrections."""
-        device = get_accelerator()
-        return {
-            "torch": torch.get_rng_state(),
-            "device": None if str(self.device) == "cpu" else device.get_rng_state(),
-            "corrections": getattr(self.plans, "corrections", None),
-        }
 
     def _resume(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         corrections = None
@@ -295,37 +250,11 @@ class Checkpoints(PipelineEngine):
         except OSError as error:
             self.checkpoint_engine.failed(save_path, error)
 
-    def _first_does(self, action: Any) -> str:
-        """Have the first rank do something to files; what went wrong there."""
-        if self.global_rank != 0:
-            return ""
-        try:
-            action()
-        except OSError as error:
-            return f"rank 0 could not write {error.filename or 'the checkpoint'} ({error.strerror}); {drafts.KEPT}"
-        return ""
 
-    def _agree(self, problem: str, same: Any = None, give: Any = None, undo: Any = None) -> list[Any]:
-        """Exchange what went wrong: all ranks go on together or raise the same CheckpointError.
-
-        ``same`` must be equal everywhere; returns what every rank gives (default: ``same``). ``undo``
-        is what the first rank does before it raises.
-        """
-        answers: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(answers, (problem, same, give))
-        problems = [answer[0] for answer in answers]
-        if not any(problems) and any(answer[1] != answers[0][1] for answer in answers):
-            rank = next(rank for rank, answer in enumerate(answers) if answer[1] != answers[0][1])
-            sentence = (
-                f"rank 0 names the checkpoint {answers[0][1]}, rank {rank} {answers[rank][1]}; give all ranks the same "
-                "folder and tag, on a file system that all of them see"
-            )
-            problems = [sentence]
-        if any(problems):
-            if undo is not None and self.global_rank == 0:
-                undo()
-            raise CheckpointError(next(filter(None, problems)))
-        return [answer[1] if give is None else answer[2] for answer in answers]
+def _files(held: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
+    """The manifest's part on files: their sizes in bytes and their sums."""
+    names = sorted(held)
+    return {"files": {name: held[name][0] for name in names}, "sha256": {name: held[name][1] for name in names}}
 
 
 def _rank_file(rank: int) -> str:

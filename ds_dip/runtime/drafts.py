@@ -13,7 +13,7 @@ from deepspeed import comm as dist
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointCommitInfo, CheckpointEngine
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
-from ds_dip.files import write_atomic, write_json
+from ds_dip.files import first_line, write_atomic, write_json
 from ds_dip.partition import checkpoint as manifests
 from ds_dip.partition.checkpoint import LATEST, CheckpointError
 
@@ -30,7 +30,8 @@ class RecordingEngine(CheckpointEngine):
     def __init__(self, engine: Any) -> None:
         self.name, self._engine = engine.name, engine
         self._folder = Path()
-        self.files: dict[str, int] = {}
+        #: Bytes and SHA-256 of every file written.
+        self.files: dict[str, tuple[int, str]] = {}
         self.problem = ""
 
     def begin(self, folder: Path) -> None:
@@ -42,7 +43,7 @@ class RecordingEngine(CheckpointEngine):
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__context__
-        why = cause.strerror if isinstance(cause, OSError) else str(error).split("\n", 1)[0]
+        why = f"{cause.strerror}{_room(path)}" if isinstance(cause, OSError) else first_line(error)
         remedy = (
             KEPT if isinstance(cause, OSError) else "save what can be pickled; the checkpoints before are untouched"
         )
@@ -62,7 +63,7 @@ class RecordingEngine(CheckpointEngine):
                 self._engine.save(state_dict, path)
             with open(path, "rb") as stream:
                 os.fsync(stream.fileno())
-            self.files[os.path.relpath(path, self._folder)] = os.path.getsize(path)
+            self.files[os.path.relpath(path, self._folder)] = (os.path.getsize(path), manifests.sum_of(path))
         except Exception as error:  # noqa: BLE001  # whatever it is, the other ranks must hear of it, and then all raise
             self.failed(path, error)
 
@@ -96,6 +97,15 @@ class RecordingEngine(CheckpointEngine):
     def cleanup(self) -> None:
         """End the engine."""
         self._engine.cleanup()
+
+
+def _room(path: str) -> str:
+    """What of a file is on its disk, and what is free there."""
+    try:
+        written = os.path.getsize(path) if os.path.exists(path) else 0
+        return f" after {written} bytes, {shutil.disk_usage(Path(path).parent).free} bytes free"
+    except OSError:
+        return ""
 
 
 def _replaced(final: Path) -> Path:

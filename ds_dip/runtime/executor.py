@@ -283,7 +283,7 @@ class Executor:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, TypeError, LookupError) as error:
-            fields = ", ".join(f"{k} {list(v.shape)} of {v.dtype}" for k, v in context.fields.items()) or "none"
+            fields = ", ".join(f"{name} {_form(tensor)}" for name, tensor in context.fields.items()) or "none"
             raise StageError(
                 f"{self._place(run, stage)}: {first_line(error)}; the fields read here are {fields}: make what the "
                 "dataset loads fit the layers"
@@ -349,6 +349,14 @@ class Executor:
             part = self._take(run, back, stage)
             total = [a + b for a, b in zip(total, part, strict=True)] if total else part
         return total
+
+
+def _form(tensor: torch.Tensor) -> str:
+    """Shape, dtype and, of integers at hand, the range: a number that no table has is seen there."""
+    words = f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+    if tensor.device.type == "cpu" and not tensor.is_floating_point() and tensor.numel():
+        words += f" from {int(tensor.min())} to {int(tensor.max())}"
+    return words
 
 
 def _unpack(tensors: Sequence[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:

@@ -18,6 +18,7 @@ from typing import Any
 from torch.distributed import distributed_c10d
 
 from ds_dip.files import first_line
+from ds_dip.partition.checkpoint import CheckpointError
 from ds_dip.planner import ChannelError, PlanSourceError, within
 from ds_dip.runtime.executor import StageError
 from ds_dip.runtime.finite import NonFiniteError
@@ -34,6 +35,8 @@ _HEARD = 1.5
 _STORE_S = 5.0
 #: Errors whose message is a sentence by itself.
 _SENTENCES = (StageError, TransportError, NonFiniteError, PlanSourceError, ChannelError, ValueError)
+#: Errors that all ranks raise together: a run may go on after them.
+_AGREED = (PlanSourceError, NonFiniteError, CheckpointError)
 _REMEDY = "look at that rank's log and machine, and start again from the last checkpoint"
 _engines = count()
 
@@ -71,6 +74,8 @@ class Peers:
         try:
             yield
         except BaseException as error:
+            if isinstance(error, _AGREED):
+                raise
             if not is_loss(error):
                 self.ended(f"rank {self._rank} ended in {what}: {sentence_of(error)}")
                 raise
