@@ -314,7 +314,7 @@ UNSUPPORTED = (
         "flops_profiler.enabled",
         _on,
         "it hooks a forward of the whole model, which no rank runs",
-        f'{_DISABLE}; "{BLOCK}.trace" shows where time goes',
+        f'{_DISABLE}; the monitor gets "DIP/tflops", and "{BLOCK}.trace" shows where time goes',
     ),
     Unsupported("torch_autocast.enabled", _on, "chunks run in the run's own data type", 'use "bf16" instead'),
     Unsupported("weight_quantization", _present, "it is for inference", "remove the block"),

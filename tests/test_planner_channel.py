@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from ds_dip.planner import Channel, ChannelError, MemoryChannel, StoreChannel
+from ds_dip.planner import Channel, ChannelError, MemoryChannel, StoreChannel, within
 from ds_dip.planner.channel import KEPT
 
 PATIENCE = 60.0
@@ -83,3 +83,33 @@ def test_pipelines_of_one_job_do_not_meet(store: Any) -> None:
     first.publish("step 0", b"first")
     second.publish("step 0", b"second")
     assert (first.read("step 0", PATIENCE), second.read("step 0", PATIENCE)) == (b"first", b"second")
+
+
+class Stopped:
+    """A client of a store whose process is stopped: no call returns."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+
+    def clone(self) -> Stopped:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.release.wait(PATIENCE)
+
+
+def test_a_store_that_does_not_answer_at_all_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ds_dip.planner.channel._GRACE_S", 0.1)
+    store = Stopped()
+    with pytest.raises(ChannelError, match=r"rank 3, the leader, did not publish 'step 1' within 0.1 s \(no answer"):
+        StoreChannel(store, "plans/stopped", 3).read("step 1", 0.1)
+    with pytest.raises(ChannelError, match="rank 3 could not publish 'step 1' in the store"):
+        StoreChannel(store, "plans/stopped", 3, publish_s=0.1).publish("step 1", b"plan")
+    store.release.set()
+
+
+def test_what_an_action_raises_is_raised_where_it_is_waited_for() -> None:
+    with pytest.raises(ZeroDivisionError):
+        within(PATIENCE, lambda: 1 // 0)
+    assert within(PATIENCE, lambda: 3) == 3
+    assert within(PATIENCE, lambda: None) is None

@@ -7,7 +7,7 @@ its reduction, ZeRO-1, bf16 and fp16, checkpoints and the monitor stay DeepSpeed
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -44,10 +44,18 @@ class DIPEngine(Checkpoints, ReducingEngine):
     manager the engine ends the run cleanly (see ``ds_dip.shutdown``).
     """
 
-    def __init__(self, *args: Any, dip: DIPConfig, plans: PlanSource, dataset: Dataset, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        dip: DIPConfig,
+        plans: PlanSource,
+        dataset: Dataset,
+        replan: Callable[[int, int], PlanSource] | None = None,
+        **kwargs: Any,
+    ) -> None:
         self._started = self.closed = False
         super().__init__(*args, **kwargs)
-        self.dip, self.plans, self.dataset = dip, plans, dataset
+        self.dip, self.plans, self.dataset, self._replan = dip, plans, dataset, replan
         self.plan: StepPlan | None = None
         self.measured: Measured | None = None
         self._asked = (0.0, 0.0)
@@ -115,16 +123,37 @@ class DIPEngine(Checkpoints, ReducingEngine):
                 "train_batch() got an iterator, but a plan needs metadata ahead and the sampler owns the order: give "
                 "ds_dip.initialize() a DatasetReference as training_data and call train_batch() without arguments"
             )
-        began = time.monotonic()
         with self.peers.told(f"step {self.global_steps}"):
-            self.plan = self.plans.next(self.global_steps)
-            self._asked = began, time.monotonic()
             loss: torch.Tensor = super().train_batch()
+            assert self.plan is not None
         self.measured = self._measurer.measured()
         self.plans.measured(self.measured)
         if self.global_rank == 0 and self.monitor.enabled:
-            self.monitor.write_events(scalars(self.plan, self.measured, self.plans.statistics(), self.global_samples))
+            statistics, model = self.plans.statistics(), self.module.model
+            self.monitor.write_events(scalars(self.plan, self.measured, statistics, self.global_samples, model))
         return loss
+
+    def set_train_batch_size(self, train_batch_size: int) -> None:
+        """Samples of a global batch from the next step on; every rank calls it.
+
+        Microbatches keep their size, their number changes, as in DeepSpeed. The order of samples is another one from
+        here on, as when a run is resumed with another batch size. ValueError where the size does not fit.
+        """
+        super().set_train_batch_size(train_batch_size)
+        self._plan_anew()
+
+    def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
+        """Samples of a microbatch from the next step on, their number kept; otherwise as ``set_train_batch_size``."""
+        super().set_train_micro_batch_size(micro_batch_size)
+        self._plan_anew()
+
+    def _plan_anew(self) -> None:
+        if self._replan is None:
+            raise ValueError("this engine was made with its plans, whose batches have one size; use initialize()")
+        corrections = getattr(self.plans, "corrections", None)
+        self.plans.close()
+        self.plans = self._replan(self.train_batch_size(), self.gradient_accumulation_steps())
+        self.plans.resume(corrections)
 
     def eval_batch(
         self,
@@ -161,7 +190,10 @@ class DIPEngine(Checkpoints, ReducingEngine):
         return {"micro_batches": self.micro_batches, "stages": self.num_stages, "stage_id": self.stage_id}
 
     def _train_schedule(self) -> ProgramSchedule:
-        assert self.plan is not None
+        # Here and not before the batch, so that DeepSpeed's clock of the batch counts the wait for the plan.
+        began = time.monotonic()
+        self.plan = self.plans.next(self.global_steps)
+        self._asked = began, time.monotonic()
         end = [schedule.ReduceTiedGrads(), schedule.ReduceGrads(), schedule.OptimizerStep()]
         return ProgramSchedule(self._instructions(self.plan), end, **self._schedule_arguments())
 

@@ -13,7 +13,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config import DeepSpeedConfig
 
 from ds_dip.config import ConfigError, read_config, refuse_unsupported
-from ds_dip.data import Dataset, DatasetReference
+from ds_dip.data import Dataset, DatasetReference, Sampler
 from ds_dip.files import FileError, read_object
 from ds_dip.planner import PlanSource
 from ds_dip.runtime.engine import DIPEngine
@@ -87,20 +87,26 @@ def initialize(
     )
     set_deadline(max(dip.timeouts.start_s, dip.timeouts.rank_s))
     settings = _settings(document, model)
-    plans = make_plans(
-        dip,
-        model,
-        training_data,
-        batch_size=settings.train_batch_size,
-        microbatches=settings.gradient_accumulation_steps,
-        compute=_compute(settings),
-    )
+    dataset = training_data.open()
+    Sampler(len(dataset), settings.train_batch_size)  # refuses on every rank what the leaders' samplers would
+
+    def plan(batch_size: int, microbatches: int) -> PlanSource:
+        return make_plans(
+            dip,
+            model,
+            training_data,
+            batch_size=batch_size,
+            microbatches=microbatches,
+            compute=_compute(settings),
+        )
+
     engine = make_engine(
         model,
         document,
         settings,
-        plans,
-        training_data.open(),
+        plan(settings.train_batch_size, settings.gradient_accumulation_steps),
+        dataset,
+        replan=plan,
         args=args,
         optimizer=optimizer,
         model_parameters=model_parameters,

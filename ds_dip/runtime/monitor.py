@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from ds_dip.costs.flops import model_flops
+from ds_dip.models.spec import Model
 from ds_dip.planner import SourceStatistics, StepPlan
+from ds_dip.planning.cut import sizes_of
 from ds_dip.runtime.measure import Measured
 
 
 def scalars(
-    plan: StepPlan, measured: Measured, statistics: SourceStatistics, samples: int
+    plan: StepPlan, measured: Measured, statistics: SourceStatistics, samples: int, model: Model
 ) -> list[tuple[str, float, int]]:
-    """(name, value, ``samples`` trained on) of each figure; names end in their unit."""
+    """(name, value, ``samples`` trained on) of each figure; names end in their unit.
+
+    ``DIP/tflops`` is what a rank of this pipeline gets done: model FLOPs (see ``model_flops``) a second, over the
+    whole iteration, in 10^12. It is left out where a layer does not tell its operations.
+    """
     values = {
         "plan_ms": 1e3 * statistics.plan_seconds,
         "predicted_s": plan.iteration,
@@ -21,4 +28,7 @@ def scalars(
         "stall_ms": 1e3 * measured.waited,
         "peak_memory_gb": max(plan.peak_memory) / 1e9,
     }
+    sizes = sizes_of([sample for microbatch in plan.batch.microbatches for sample in microbatch.samples], model)
+    if (flops := model_flops(model, sizes)) is not None:
+        values["tflops"] = flops / measured.iteration / len(plan.programs) / 1e12
     return [(f"DIP/{name}", value, samples) for name, value in values.items()]

@@ -65,6 +65,9 @@ class CasePlans:
     def measured(self, measured: Any) -> None:
         pass
 
+    def resume(self, corrections: Any) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

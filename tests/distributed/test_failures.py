@@ -64,7 +64,7 @@ NIGHTLY = {
     "killed in a collective": lost(1, -9, "the barrier of this test: "),
     "stopped in a collective": lost(1, None, "the barrier of this test: "),
     "gone at the end": lost(1, 9, "the end of the run: "),
-    "few layers": all_say("module vision has 1 layers, but 5 ranks x 1 laps need 5 chunks of at least one layer: use"),
+    "few layers": all_say("module vision has 3 layers, but 5 ranks x 1 laps need 5 chunks of at least one layer: use"),
 }
 
 

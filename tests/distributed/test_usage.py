@@ -41,6 +41,12 @@ def test_scheduler_counts_monitor_and_breakdown_work(rows: Any) -> None:
     assert any("bubble_pct" in name for name in files), files
 
 
+def test_another_batch_size_keeps_the_gradient_that_of_the_whole_batch(rows: Any) -> None:
+    for row in of(rows, "resized"):
+        assert row["error"] <= 1e-5
+        assert row["samples"] == 6
+
+
 @pytest.mark.parametrize("where", ["vision", "labels"])
 def test_a_nan_stops_every_rank_before_the_step_and_is_named(rows: Any, where: str) -> None:
     first, second = of(rows, "nonfinite", policy="stop", where=where)

@@ -31,7 +31,9 @@ IMAGES = ("everywhere", "first replica", "nowhere")
 def engine_for(case: Case, document: dict[str, Any]) -> Any:
     module = DIPModule(case.toy.model, case.partition, case.toy.specs(torch.float32), loss_sum)
     plans = CasePlans(case, module.mpu().get_data_parallel_rank())
-    engine = make_engine(module, document, DeepSpeedConfig(document, module.mpu()), plans, case.dataset)
+    engine = make_engine(
+        module, document, DeepSpeedConfig(document, module.mpu()), plans, case.dataset, replan=lambda *_: plans
+    )
     dist.barrier()
     return engine
 

@@ -50,6 +50,23 @@ def options(folder: str) -> None:
     report(case="options", rates=rates, samples=engine.global_samples, steps=engine.global_steps, files=files)
 
 
+def resized() -> None:
+    """After another batch size the update is still the gradient of the whole batch."""
+    case = random_case(31, ranks=2, encoders=1, layers=6, frozen=(), tied=True)
+    document = settings(case, "zero1", 1)
+    document["optimizer"]["params"]["lr"] = RATE
+    document["gradient_clipping"] = 0.05
+    engine = engine_for(case, document)
+    engine.set_train_batch_size(6)
+    values = update(engine, case, "zero1", 0.05)
+    refused = ""
+    try:
+        engine.set_train_batch_size(0)
+    except ValueError as error:
+        refused = str(error)
+    report(case="resized", samples=engine.global_samples, refused=refused, **values)
+
+
 def nonfinite(policy: str, where: str) -> None:
     """A NaN in the data of one sample: found before the step, which is left out or ends the run."""
     cases = (random_case(seed, ranks=2, encoders=1, layers=6, frozen=()) for seed in range(12, 40))
@@ -120,6 +137,7 @@ def main() -> None:
         for where in ("vision", "labels"):
             nonfinite(policy, where)
     options(sys.argv[1])
+    resized()
     frozen_rank()
 
 
