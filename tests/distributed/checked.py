@@ -50,8 +50,7 @@ def main() -> None:
     except TransportError as found:
         error = str(found)
     report(error=error)
-    dist.barrier()
-    shutdown(engine)
+    shutdown(engine, failed=bool(error))
 
 
 if __name__ == "__main__":
