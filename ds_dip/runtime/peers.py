@@ -6,6 +6,7 @@ other more: what ended the first of them, and every second that they live.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -59,9 +60,12 @@ class Peers:
         self._sign()
         self._thread = threading.Thread(target=self._live, name="ds_dip signs of life", daemon=True)
         self._thread.start()
+        # A thread that the interpreter's end finds inside the store's code takes the process down with an abort.
+        atexit.register(self.close)
 
     def close(self) -> None:
         """End the signs of life."""
+        atexit.unregister(self.close)
         self._closed.set()
         self._thread.join(self._period)
 
