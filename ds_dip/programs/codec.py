@@ -72,11 +72,11 @@ def decode(table: ProgramTable) -> tuple[Program, ...]:
     Raises ProgramError where a value is not what ``encode`` writes; ``replay`` still has to pass.
     """
     ranks = len(table.instructions)
-    for kind, _, *numbers in table.stages:
+    for kind, _, *places in table.stages:
         if kind not in ("F", "B"):
             raise ProgramError(f"stage kind: found {kind[:80]!r}, expected 'F' or 'B'")
-        if min(numbers) < 0:
-            raise ProgramError(f"stage: found {numbers} as chunk, microbatch and sub, expected whole numbers from 0")
+        if min(places) < 0:
+            raise ProgramError(f"stage: found {places} as chunk, microbatch and sub, expected whole numbers from 0")
     stages = [Stage(*row) for row in table.stages]
     messages = [_message(row, stages, ranks) for row in table.messages]
     programs = []
