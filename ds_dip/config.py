@@ -48,7 +48,11 @@ class PlannerConfig(_Block):
         3, "an integer of at least 0", "how often a planner that died is started again in one run", ge=0
     )
     evaluations: int = _setting(
-        1000, "an integer of at least 0", "schedules that a batch's search scores at most; 0 searches none", ge=0
+        1000,
+        "an integer from 0 to 1000000",
+        "schedules that a batch's search scores at most; 0 searches none",
+        ge=0,
+        le=1000000,
     )
     nice: int = _setting(10, "an integer from 0 to 19", "niceness of the process; 19 yields most", ge=0, le=19)
     seed: int = _setting(
@@ -168,8 +172,8 @@ def read_config(ds_config: Mapping[str, Any]) -> DIPConfig:
 
 def _refuse_contradictions(config: DIPConfig) -> None:
     if config.partition is not None:
-        for key in ("laps", "sub_microbatch"):
-            if getattr(config, key):
+        for key in ("laps", "sub_microbatch", "placement"):
+            if key in config.model_fields_set and getattr(config, key):
                 raise ConfigError(
                     f'"{BLOCK}.{key}" is {show(getattr(config, key))}, but the file of "{BLOCK}.partition" says it '
                     "already; leave one of the two out"

@@ -267,4 +267,7 @@ def _report(out: Path, kept: bool, as_json: bool) -> None:
         f"cannot run; {search['schedules']} schedules"
     )
     click.echo(f"{out}: kept, it was made from the same inputs (--again searches)" if kept else f"{out}: written")
-    click.echo(f'in the DeepSpeed JSON: "dip": {{"partition": {json.dumps(str(out))}}}')
+    place = json.dumps(str(out))
+    click.echo(
+        f'in the DeepSpeed JSON: "dip": {{"partition": {place}}}, in place of laps, sub_microbatch and placement'
+    )
