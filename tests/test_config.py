@@ -109,9 +109,12 @@ def test_the_configuration_cannot_be_changed() -> None:
         config.link_depth = 8  # type: ignore[misc]
 
 
-def test_a_partition_file_and_laps_contradict_each_other() -> None:
-    with pytest.raises(ConfigError, match='"dip.laps" is .* "dip.partition" says it already'):
-        read_config({"dip": {"partition": "p.json", "laps": {"vision": 2}}})
+@pytest.mark.parametrize(
+    ("key", "value"), [("laps", {"vision": 2}), ("sub_microbatch", {"vision": 2}), ("placement", "looped")]
+)
+def test_a_partition_file_and_what_it_says_contradict_each_other(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f'"dip.{key}" is .* "dip.partition" says it already'):
+        read_config({"dip": {"partition": "p.json", key: value}})
 
 
 def test_a_rank_must_wait_longer_for_a_plan_than_the_leader_does() -> None:
