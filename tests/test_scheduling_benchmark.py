@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 
 from ds_dip.commands.bench_schedule import command
 from ds_dip.scheduling import lower_bound, solve
-from ds_dip.scheduling.benchmark import SMALL
+from ds_dip.scheduling.benchmark import SMALL, short
 from ds_dip.scheduling.curves import plot
 from ds_dip.scheduling.instances import Taillard, flow_shop, multimodal
 
@@ -58,6 +59,14 @@ def test_the_tables_can_be_read(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, ["--part", "small", "--seconds", "0.1", "--seeds", "1", "--fresh", "0"])
     assert result.exit_code == 0
     assert "small" in result.output
+
+
+def test_short_searches_are_measured_without_and_with_the_last_order() -> None:
+    rows = [*itertools.islice(short(batches=2), 4)]
+    assert [(row["budget ms"], row["last order"]) for row in rows] == [
+        (20.0, "-"), (20.0, "carried over"), (50.0, "-"), (50.0, "carried over"),
+    ]  # fmt: skip
+    assert all(row["median ms"] <= row["worst ms"] for row in rows)
 
 
 @pytest.mark.parametrize("name", list(SMALL))

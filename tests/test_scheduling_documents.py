@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from ds_dip.files import FileError
-from ds_dip.scheduling import Problem, ProblemError, solve
+from ds_dip.scheduling import Problem, ProblemError, solve, verify
 from ds_dip.scheduling.documents import problem_document, read_plan, read_problem, write_plan, write_problem
 from ds_dip.scheduling.instances import uniform
 from tests.scheduling_cases import problems
@@ -129,3 +129,12 @@ def test_ranks_beyond_the_file_are_refused_at_once_where_chunks_are_left_out(tmp
     (tmp_path / "p.json").write_text(json.dumps(document))
     with pytest.raises(ProblemError, match="memory_capacity has 2 values for 1000000000 ranks"):
         read_problem(tmp_path / "p.json")
+
+
+def test_the_documented_problem_is_solved_with_its_memory_strategies() -> None:
+    problem, _ = read_problem(Path(__file__).parent.parent / "docs" / "scheduling-problem.json")
+    result = solve(problem, evaluations=2000)
+    assert verify(problem, result.plan()) == []
+    assert result.makespan == pytest.approx(0.105)
+    assert result.schedule is not None
+    assert len(result.schedule.choices) == len(problem.pairs)

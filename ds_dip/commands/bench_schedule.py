@@ -13,7 +13,7 @@ from ds_dip.files import check_writable, write_atomic, write_json
 from ds_dip.scheduling import benchmark
 from ds_dip.scheduling.curves import plot
 
-PARTS = ("speed", "small", "large", "curves")
+PARTS = ("speed", "short", "small", "large", "curves")
 
 
 @click.command("schedule")
@@ -38,6 +38,8 @@ def command(
     document: dict[str, Any] = {"machine": benchmark.machine()}
     if "speed" in wanted:
         document["speed"] = list(benchmark.speed())
+    if "short" in wanted:
+        document["short"] = list(benchmark.short())
     if "small" in wanted:
         document["small"] = list(benchmark.small(seconds / 10, seeds, fresh))
     if "large" in wanted:
@@ -61,7 +63,7 @@ def _show(document: dict[str, Any]) -> None:
 
     console = Console()
     console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
-    for part in ("speed", "small", "large"):
+    for part in ("speed", "short", "small", "large"):
         rows = document.get(part, [])
         if not rows:
             continue

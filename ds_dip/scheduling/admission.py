@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ds_dip.scheduling.arrays import Arrays, Floats
+from ds_dip.scheduling.arrays import Arrays
+from ds_dip.scheduling.columns import Floats
 from ds_dip.scheduling.problem import InfeasibleError
 
 SLACK = 1e-10

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from ds_dip.scheduling.arrays import Floats
+from ds_dip.scheduling.columns import Floats
 from ds_dip.scheduling.graph import Ints32
 
 

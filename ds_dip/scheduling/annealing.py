@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from ds_dip.scheduling.advancing import advance, settle
-from ds_dip.scheduling.arrays import Floats
+from ds_dip.scheduling.columns import Floats
 from ds_dip.scheduling.graph import Ints32
 from ds_dip.scheduling.moves import block, choose, critical, draw, exchange, fits, shift
 from ds_dip.scheduling.queueing import Words

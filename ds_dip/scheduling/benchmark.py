@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ds_dip.scheduling.arrays import arrays_of
+from ds_dip.scheduling.carrying import carry_over
 from ds_dip.scheduling.graph import compact_of, graph_of
 from ds_dip.scheduling.instances import multimodal, strategic, unequal, uniform
 from ds_dip.scheduling.jobs import bundles_of, seeded
 from ds_dip.scheduling.problem import Problem
+from ds_dip.scheduling.schedule import Schedule
 from ds_dip.scheduling.solving import solve, warm
 from ds_dip.scheduling.timing import first_come, fixed, flat, interleave, retime
 
@@ -175,6 +179,7 @@ def large(seconds: float, workers: int) -> Iterator[Row]:
                 "tasks": len(problem.tasks),
                 "cap": cap,
                 "gap to bound 0.1 s": soon.gap,
+                "seconds of 0.1": soon.seconds,
                 "gap to bound": later.gap,
                 "bound": later.bound_name,
                 "over best greedy": min(greedy) / later.makespan - 1,
@@ -184,6 +189,46 @@ def large(seconds: float, workers: int) -> Iterator[Row]:
                 free = solve(multimodal(8, 64, 1, laps=laps), budget=seconds, workers=workers)
                 row["won back by strategies"] = (later.makespan - chosen.makespan) / (later.makespan - free.makespan)
             yield row
+
+
+SHORT: dict[str, Callable[[int], Problem]] = {
+    "P2 v1 m6": lambda seed: multimodal(2, 6, seed, laps=1, images=12, group=6),
+    "P2 v2 m8 cap 2": lambda seed: multimodal(2, 8, seed, laps=2, images=24, cap=2),
+    "P2 v2 m16 cap 2": lambda seed: multimodal(2, 16, seed, laps=2, images=24, cap=2),
+}
+"""Batches of a small job by seed, one after another as a planner gets them."""
+
+
+def short(batches: int = 8) -> Iterator[Row]:
+    """A planner's searches of 20 and 50 ms, without and with the last batch's order, against one of 250 ms."""
+    warm()
+    for name, make in SHORT.items():
+        problems = [make(seed) for seed in range(1, batches + 1)]
+        longer = [solve(problem, budget=0.25).makespan for problem in problems]
+        greedy = [retime(problem, interleave(problem)).makespan for problem in problems]
+        for budget, carried in itertools.product((0.02, 0.05), (False, True)):
+            took, gaps = [], []
+            last: tuple[Problem, Schedule] | None = None
+            for problem, best in zip(problems, longer, strict=True):
+                # A copy, as arrays are remembered by a problem's identity.
+                problem = replace(problem)
+                began = time.perf_counter()
+                start = carry_over(*last, problem) if carried and last else None
+                result = solve(problem, budget=budget, warm_start=start)
+                took.append(time.perf_counter() - began)
+                gaps.append(result.makespan / best - 1)
+                assert result.schedule is not None
+                last = problem, result.schedule
+            yield {
+                "instance": name,
+                "tasks": len(problems[0].tasks),
+                "budget ms": 1000 * budget,
+                "last order": "carried over" if carried else "-",
+                "median ms": 1000 * statistics.median(took),
+                "worst ms": 1000 * max(took),
+                "mean gap to 250 ms": statistics.mean(gaps),
+                "dual queue gap": statistics.mean(value / best - 1 for value, best in zip(greedy, longer, strict=True)),
+            }
 
 
 def curves(seconds: float) -> dict[str, list[tuple[float, int, float]]]:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ds_dip.scheduling.arrays import Arrays, Floats, arrays_of
+from ds_dip.scheduling.arrays import Arrays, arrays_of
+from ds_dip.scheduling.columns import Floats
 from ds_dip.scheduling.lifetimes import area_bound
 from ds_dip.scheduling.problem import Problem
 

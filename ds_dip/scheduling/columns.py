@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,10 @@ def _columns(problem: Problem, whole: str, real: str) -> Columns:
 
     tasks, edges = problem.tasks, problem.edges
     names = {name: code for code, name in enumerate(sorted({task.module for task in tasks}))}
-    integers = {name: column([getattr(task, name) for task in tasks], whole, np.int64) for name in _INTEGERS}
+    integers = {name: column(list(map(attrgetter(name), tasks)), whole, np.int64) for name in _INTEGERS}
     integers["module"] = column([names[task.module] for task in tasks], whole, np.int64)
     integers["kind"] = column([_CODE[task.kind] for task in tasks], whole, np.int64)
-    numbers = {name: column([getattr(task, name) for task in tasks], real, np.float64) for name in _NUMBERS}
+    numbers = {name: column(list(map(attrgetter(name), tasks)), real, np.float64) for name in _NUMBERS}
     place = {number: position for position, number in enumerate(integers["id"].tolist())}
     before, after = (column([place[edge[side]] for edge in edges], whole, np.int64) for side in (0, 1))
     return Columns(integers, numbers, before, after, column([edge[2] for edge in edges], real, np.float64))

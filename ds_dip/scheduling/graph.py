@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds_dip.scheduling.admission import admission
-from ds_dip.scheduling.arrays import Arrays, Floats
+from ds_dip.scheduling.arrays import Arrays
+from ds_dip.scheduling.columns import Floats
 
 Ints32 = NDArray[np.int32]
 Units = NDArray[np.uint32]
@@ -88,8 +89,8 @@ def _graph(arrays: Arrays, chain: tuple[tuple[int, int], ...]) -> Graph:
     slot = arrays.rank * 3 + arrays.kind
     words = np.zeros(3 * arrays.ranks + 1, dtype=np.uint32)
     np.cumsum((np.bincount(slot, minlength=3 * arrays.ranks) + 63) // 64, out=words[1:])
-    local = np.bincount(arrays.group * arrays.ranks + arrays.rank, minlength=arrays.groups() * arrays.ranks)
-    local = local.reshape(-1, arrays.ranks).astype(np.uint32)
+    local = np.zeros((arrays.groups(), arrays.ranks), dtype=np.uint32)
+    np.add.at(local, (arrays.group, arrays.rank), 1)
     claims = (np.bincount(slot, rule.claim, minlength=3 * arrays.ranks) > 0) & np.isfinite(rule.limit).repeat(3)
     return Graph(
         rank=arrays.rank.astype(np.uint32),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ds_dip.scheduling.arrays import Arrays, Ints
+from ds_dip.scheduling.arrays import Arrays
+from ds_dip.scheduling.columns import Ints
 from ds_dip.scheduling.graph import Ints32, compact_of, graph_of
 from ds_dip.scheduling.mirror import mirrored
 from ds_dip.scheduling.problem import InfeasibleError

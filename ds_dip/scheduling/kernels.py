@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ds_dip.scheduling.arrays import Floats, Ints
+from ds_dip.scheduling.columns import Floats, Ints
 from ds_dip.scheduling.graph import Ints32
 
 

@@ -6,7 +6,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from ds_dip.scheduling.arrays import Arrays, Floats, Ints, numbered
+from ds_dip.scheduling.arrays import Arrays, numbered
+from ds_dip.scheduling.columns import Floats, Ints
 
 
 def area_bound(arrays: Arrays, head: Floats, tail: Floats) -> float:

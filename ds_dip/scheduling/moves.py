@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ds_dip.scheduling.arrays import Floats
+from ds_dip.scheduling.columns import Floats
 from ds_dip.scheduling.graph import Ints32
 from ds_dip.scheduling.queueing import Words
 

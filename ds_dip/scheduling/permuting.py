@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ds_dip.scheduling.arrays import Floats
+from ds_dip.scheduling.columns import Floats
 from ds_dip.scheduling.graph import Graph, Ints32, Units
 from ds_dip.scheduling.moves import draw
 from ds_dip.scheduling.queueing import Words, interleave

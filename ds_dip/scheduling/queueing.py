@@ -12,7 +12,7 @@ from numba import njit
 from numba.cpython.unsafe.numbers import trailing_zeros as _trailing_zeros
 from numpy.typing import NDArray
 
-from ds_dip.scheduling.arrays import Floats
+from ds_dip.scheduling.columns import Floats
 from ds_dip.scheduling.graph import Graph, Ints32, Units
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
@@ -102,7 +102,7 @@ def interleave(
     for step in range(n):
         while changed:
             changed -= 1
-            own = np.int64(stale[changed])
+            own = np.int64(stale[changed])  # type: ignore[assignment]  # signed, as it is used with integers that are
             dirty[own] = 0
             spare = ample = np.inf
             known = not g.limited

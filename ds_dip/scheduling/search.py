@@ -32,9 +32,17 @@ from ds_dip.scheduling.jobs import (
 
 ELITE = 6
 WINDOW = 200
-"""Tasks in the smallest window that is annealed on its own; larger ones have up to four times as many."""
+"""Tasks in the smallest window that is annealed on its own; larger ones have up to three times as many."""
 WINDOW_EVALUATIONS = 20_000
 """Schedules of a window that are scored at most before another one has its turn."""
+HEATS = (0.01, 0.02, 0.03)
+"""Temperatures that annealing of orders starts from, as shares of the makespan."""
+GROWTH = 0.3
+"""A job's length as a share of what the search has taken so far: restarts become longer."""
+PROGRAM_COST = 5e-3
+"""Seconds of a rank's integer program, about."""
+MOST_ORDERED = 5_000
+"""Tasks up to which whole orders are annealed; above, windows bring far more a second."""
 LEAST_SHARE = 0.05
 """Share of the time, about, of a way that lately brought nothing."""
 Progress = Callable[[float, float, int, float], None]
@@ -109,17 +117,21 @@ class Portfolio:
         self.arrays, self.pool, self.bound, self.start = arrays, pool, bound, start
         self.random = random.Random(seed)
         self.ways = {name: Way() for name in ("orders", "forward", "backward")}
+        if arrays.n > MOST_ORDERED:
+            del self.ways["orders"]
         if arrays.n > 2 * WINDOW:
             self.ways["window"] = Way()
         if any(len(pair.choices) > 1 for pair in arrays.problem.pairs):
             self.ways["strategies"] = Way()
         self.priorities: dict[bool, tuple[float, Ints32]] = {}
         self.rounds = 0
+        self.spent = 0.0
         for backwards in (False, True):
             for choices in start:
                 orders = seed_orders(arrays.with_choices(choices), backwards)
                 for order in orders if choices == start[0] else orders[:1]:
-                    self._seed(choices, backwards, order)
+                    if not self.priorities or pool.budget.left(DECODE_COST * arrays.n):
+                        self._seed(choices, backwards, order)
         if True not in self.priorities:
             del self.ways["backward"]
 
@@ -168,7 +180,7 @@ class Portfolio:
         return jobs
 
     def _job(self, way: str, spot: float, workers: int) -> Job:
-        share = min(LONGEST_JOB, FIRST_JOB * 1.1**self.rounds, (self.pool.budget.seconds or 8.0) / 8)
+        share = min(LONGEST_JOB, max(FIRST_JOB, GROWTH * self.spent), (self.pool.budget.seconds or 8.0) / 8)
         seed = self.random.getrandbits(62)
         arrays, elite = self.arrays, self.pool.elite
         scale, target = self.pool.best, self.bound * (1 + 1e-9)
@@ -184,7 +196,7 @@ class Portfolio:
             return way, lambda: decode(arrays, choices, backwards, start, count, heat, heat / 20, target, seed)
         swaps = self.random.choice((10, 100, 300))
         if way == "window":
-            tasks = WINDOW * self.random.choice((1, 2, 4))
+            tasks = WINDOW * self.random.choice((1, 2, 3))
             share = min(share, WINDOW_EVALUATIONS * REORDER_COST * tasks)
             count = self._count(share, REORDER_COST * tasks + 3e-7, workers)
             heat = self.random.choice((0.005, 0.01, 0.02)) * scale * tasks / arrays.n
@@ -193,13 +205,14 @@ class Portfolio:
                 arrays, chosen[1], chosen[2], first, tasks, count, heat, heat / 10, target, swaps, seed
             )
         count = self._count(share, REORDER_COST * arrays.n + 3e-7, workers)
-        heat = self.random.choice((0.005, 0.01, 0.02, 0.03)) * scale
+        heat = self.random.choice(HEATS) * scale
         return way, lambda: reorder(arrays, chosen[1], chosen[2], count, heat, heat / 10, target, swaps, seed)
 
     def _count(self, share: float, cost: float, workers: int) -> int:
         left = self.pool.budget.left(cost)
         if self.pool.budget.evaluations is not None:
             left = min(left, (self.pool.budget.evaluations - self.pool.budget.used) // workers)
+            left = min(left, self.pool.budget.evaluations // 8 + 1)
         return max(1, min(left, int(share / cost) + 1))
 
     def _merge(self, way: str, found: Found) -> None:
@@ -212,7 +225,9 @@ class Portfolio:
                 self.priorities[backwards] = (found.makespan, found.bundles)
         size = len(found.places) if found.places is not None else self.arrays.n
         cost = REORDER_COST if way in ("orders", "window") else DECODE_COST
-        self.ways[way].learn(before / self.pool.best - 1, found.evaluations * cost * size)
+        seconds = found.evaluations * cost * size if way != "strategies" else PROGRAM_COST * self.arrays.ranks
+        self.spent += seconds
+        self.ways[way].learn(before / self.pool.best - 1, seconds)
 
 
 @dataclass(slots=True)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ds_dip.scheduling.admission import SLACK
-from ds_dip.scheduling.arrays import Arrays, Floats, Ints, numbered
+from ds_dip.scheduling.arrays import Arrays, numbered
 from ds_dip.scheduling.bounds import optimistic, tails
+from ds_dip.scheduling.columns import Floats, Ints
 from ds_dip.scheduling.graph import Ints32, compact_of
 
 

@@ -7,7 +7,8 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from ds_dip.scheduling.arrays import Arrays, Ints, numbered
+from ds_dip.scheduling.arrays import Arrays, numbered
+from ds_dip.scheduling.columns import Ints
 from ds_dip.scheduling.problem import ScheduleError
 from ds_dip.scheduling.timing import by_rank, starts
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ds_dip.scheduling.admission import SLACK
-from ds_dip.scheduling.arrays import Arrays, Floats, Ints
+from ds_dip.scheduling.arrays import Arrays
+from ds_dip.scheduling.columns import Floats, Ints
 from ds_dip.scheduling.problem import Choice, Pair
 
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ds_dip.scheduling import reference
 from ds_dip.scheduling.admission import SLACK, admission
-from ds_dip.scheduling.arrays import Arrays, Floats, Ints, arrays_of
+from ds_dip.scheduling.arrays import Arrays, arrays_of
+from ds_dip.scheduling.columns import Floats, Ints
 from ds_dip.scheduling.graph import compact_of, graph_of
 from ds_dip.scheduling.problem import InfeasibleError, Problem, ScheduleError
 from ds_dip.scheduling.schedule import Schedule, Timeline

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ds_dip.scheduling.arrays import Arrays, Floats, Ints
+from ds_dip.scheduling.arrays import Arrays
+from ds_dip.scheduling.columns import Floats, Ints
 from ds_dip.scheduling.graph import Ints32, compact_of
 from ds_dip.scheduling.mirror import mirrored
 from ds_dip.scheduling.space import Space, roles, space_of
