@@ -7,7 +7,14 @@ from click.testing import CliRunner
 
 from ds_dip.cli import cli
 
-CONTENDERS = {"dip", "parameters", "best static", "best static, balanced"}
+CONTENDERS = {
+    "dip",
+    "parameters",
+    "best static",
+    "best static, balanced",
+    "torch 1F1B, padded",
+    "torch interleaved 1F1B, padded",
+}
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,16 @@ def interleave(contenders: Mapping[str, Callable[[], Any]], blocks: int, iterati
     )
 
 
+def idle_share(marks: Sequence[tuple[float, float]]) -> float:
+    """The share of ranks times span without a stage, from each rank's (start, end) of its stages; all ranks call it."""
+    busy = sum(end - start for start, end in marks)
+    row = torch.tensor([marks[0][0], marks[-1][1], busy], dtype=torch.float64)
+    rows = [torch.zeros_like(row) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, row)
+    span = max(float(r[1]) for r in rows) - min(float(r[0]) for r in rows)
+    return 1.0 - sum(float(r[2]) for r in rows) / (len(rows) * span)
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median and quartiles."""
     if len(values) < 2:

@@ -134,18 +134,27 @@ class Feed:
         scale = torch.tensor(len(microbatches) / count)
         for samples in microbatches:
             inputs = self._inputs(samples, plain) if first else None
-            yield inputs, (self._field(samples, self._model.loss_module, "labels"), scale) if last else None
+            yield inputs, (self.labels(samples), scale) if last else None
 
     def _inputs(self, samples: Sequence[SampleMetadata], plain: bool) -> Any:
-        tokens = self._field(samples, self._model.loss_module, "tokens")
-        if plain:
-            return tokens
+        tokens = self.tokens(samples)
+        return tokens if plain else (self.pixels(samples), header(samples, self._model, tokens))
+
+    def tokens(self, samples: Sequence[SampleMetadata]) -> Tensor:
+        """The language model's tokens, int64 [tokens]."""
+        return self._field(samples, self._model.loss_module, "tokens")
+
+    def labels(self, samples: Sequence[SampleMetadata]) -> Tensor:
+        """What they are trained on, int64 [tokens]."""
+        return self._field(samples, self._model.loss_module, "labels")
+
+    def pixels(self, samples: Sequence[SampleMetadata]) -> Tensor:
+        """The encoder's patches [patches, patch² x channels], none where there is no image."""
         encoder = self._model.modules[0]
         (field,), options = encoder.layers[0].fields, encoder.layers[0].options
-        none = torch.zeros(0, options["patch"] ** 2 * options["channels"])
-        images = any(sample.modules[encoder.name] for sample in samples)
-        pixels = self._field(samples, encoder.name, field) if images else none
-        return pixels, header(samples, self._model, tokens)
+        if any(sample.modules[encoder.name] for sample in samples):
+            return self._field(samples, encoder.name, field)
+        return torch.zeros(0, options["patch"] ** 2 * options["channels"])
 
     def _field(self, samples: Sequence[SampleMetadata], module: str, field: str) -> Tensor:
         instances = sum(len(sample.modules[module]) for sample in samples)

@@ -18,8 +18,9 @@ from deepspeed.runtime.pipe.module import PipelineModule
 from torch import Tensor, nn
 
 import ds_dip
-from ds_dip.benchmarks.blocks import Blocks, interleave, machine, ratios, spread
+from ds_dip.benchmarks.blocks import Blocks, idle_share, interleave, machine, ratios, spread
 from ds_dip.benchmarks.contenders import microbatches_of
+from ds_dip.benchmarks.padded import Padded
 from ds_dip.benchmarks.ranks import deliver, settings
 from ds_dip.benchmarks.stock import Feed, StaticModule, chain, loss, stock_engine
 from ds_dip.data import Dataset, SampleMetadata
@@ -32,6 +33,10 @@ STATIC = {
     "best static": ("measured", False),
     "best static, balanced": ("measured", True),
 }
+
+
+#: Contenders of torch.distributed.pipelining: stages a rank, cut best by measured layer times.
+PADDED = {"torch 1F1B, padded": 1, "torch interleaved 1F1B, padded": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +72,7 @@ class Static:
         self._marks = []
         self()
         self.engine._INSTRUCTION_MAP = before
-        busy = sum(end - start for start, end in self._marks)
-        row = torch.tensor([self._marks[0][0], self._marks[-1][1], busy], dtype=torch.float64)
-        rows = [torch.zeros_like(row) for _ in range(dist.get_world_size())]
-        dist.all_gather(rows, row)
-        span = max(float(r[1]) for r in rows) - min(float(r[0]) for r in rows)
-        return 1.0 - sum(float(r[2]) for r in rows) / (len(rows) * span)
+        return idle_share(self._marks)
 
     def _marking(self, run: Callable[..., None]) -> Callable[..., None]:
         def marked(engine: Any, **arguments: Any) -> None:
@@ -139,7 +139,7 @@ class Contest:
     """All contenders by name, and how DeepSpeed's were cut."""
 
     dip: Any
-    static: dict[str, Static]
+    static: dict[str, Static | Padded]
     bounds: dict[str, list[int]]
     layer_seconds: list[float]
 
@@ -185,13 +185,17 @@ def make_contest(s: Train) -> Contest:
 
     seconds = layer_times(model, feed(False), s.seed)
     cuts = {"measured": best_split(seconds, s.ranks)}
-    static, bounds = {}, {}
+    static: dict[str, Static | Padded] = {}
+    bounds = {}
     for name, (cut, balanced) in STATIC.items():
         layers: list[nn.Module] = chain(model, s.seed)
         options = {"layers": layers, "loss_fn": loss, "num_stages": s.ranks, "dynamic_shape": True}
         stock = PipelineModule(**options) if cut == "parameters" else StaticModule(cuts[cut], **options)
         bounds[name] = [int(part) for part in stock.parts]
         static[name] = Static(stock_engine(stock, config), feed(balanced))
+    for name, laps in PADDED.items():
+        bounds[name] = best_split(seconds, s.ranks * laps)
+        static[name] = Padded(model, feed(False), batches[False], bounds[name], config, s.seed)
     return Contest(dip, static, bounds, seconds)
 
 
