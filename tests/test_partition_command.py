@@ -183,3 +183,11 @@ def packed(count: int) -> list[Any]:
         )
         for number in range(count)
     ]
+
+
+@pytest.mark.parametrize("given", ["nan", "inf"])
+def test_memory_without_a_number_is_refused(tmp_path: Path, given: str) -> None:
+    result = run(tmp_path / "p.json", *SIZE, *DATASET, "--memory-gb", given)
+    assert result.exit_code == 2
+    assert "'--memory-gb'" in result.output
+    assert f"{given}" in result.output
