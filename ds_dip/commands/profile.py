@@ -152,6 +152,7 @@ def _progress(first: str) -> Iterator[Callable[[dict[str, Any]], None]]:
 def _measure(given: Mapping[str, Any]) -> None:
     from ds_dip.costs.machine import data_types, device_name
     from ds_dip.costs.table import read_table
+    from ds_dip.profiling.ranks import DeadlineError
     from ds_dip.profiling.session import profile, unfinished
 
     out, sweep, company = _needed(given, "out", "where to write the table"), _sweep(given), _company(given)
@@ -177,6 +178,12 @@ def _measure(given: Mapping[str, Any]) -> None:
             rows = len(read_table(path).rows) if path.exists() else 0
             click.echo(f"stopped; {path} keeps {rows} rows, and the same command measures the rest", err=True)
             sys.exit(130)
+        except DeadlineError as error:
+            rows = len(read_table(path).rows) if path.exists() else 0
+            raise DeadlineError(
+                f"{error}; {path} keeps {rows} rows, and the same command measures the rest: run it again, or raise "
+                f"--deadline {given['deadline']:g}"
+            ) from error
         _show_table(path, given["as_json"])
 
 
@@ -231,7 +238,7 @@ def _check(given: Mapping[str, Any]) -> None:
 
     path = _needed(given, "table", "the table whose predictions are checked")
     table = read_table(path)
-    if warning := table.mismatch(device_name(), given["threads"]):
+    for warning in filter(None, (table.mismatch(device_name(), given["threads"]), table.gap)):
         click.echo(f"warning: {warning}", err=True)
     config = given["config"] or Path("launch/quickstart_ds_config.json")
     engine, company = _engine(given, config), _company(given)

@@ -17,8 +17,9 @@ import torch
 from deepspeed import comm as dist
 
 import ds_dip
-from ds_dip.costs.composed import BATCH_END, FIRST, ITERATION, LOAD, POST, STAGE, TableCosts, later_chunks
+from ds_dip.costs.composed import ITERATION, TableCosts, later_chunks
 from ds_dip.costs.corrections import WINDOW, Corrections, Fit, Measurement
+from ds_dip.costs.names import BATCH_END, FIRST, LOAD, POST, STAGE
 from ds_dip.costs.table import LatencyTable, Row, Seconds
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ds_dip.costs.layers import LAYER, RECOMPUTED, layer_shape, wanted_layers
+from ds_dip.costs.layers import layer_shape, wanted_layers
+from ds_dip.costs.names import LAYER, RECOMPUTED
 from ds_dip.costs.operators import LINKS, OPERATORS, calls, is_composed
 from ds_dip.files import FileError, read_json
 from ds_dip.models.spec import Model, Sizes
