@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from ds_dip.cli import cli
 from ds_dip.costs.table import read_table, write_table
+from ds_dip.profiling.ranks import DeadlineError
 from tests.distributed.ranks import PORT
 from tests.profiling_cases import table
 
@@ -134,6 +135,21 @@ def test_data_is_sampled_and_shown(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "50 samples of ds_dip.data.digits:Digits" in " ".join(result.output.split())
     assert (tmp_path / "data.jsonl").exists()
+
+
+def test_a_deadline_that_is_too_short_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep, out = tmp_path / "sweep.json", tmp_path / "table.json"
+    sweep.write_text(json.dumps(SWEEP))
+
+    def late(*_: object) -> None:
+        write_table(out, table(complete=False))
+        raise DeadlineError("rank 0 of worker did not end within 8 s; raise --deadline")
+
+    monkeypatch.setattr("ds_dip.profiling.session.run_ranks", late)
+    result = profile("--sweep", sweep, "--out", out, "--deadline", "8")
+    assert result.exit_code == 2
+    kept = f"within 8 s; raise --deadline or repeat the command: {out} keeps {len(table().rows)} rows"
+    assert kept in result.output
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:

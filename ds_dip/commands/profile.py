@@ -181,8 +181,7 @@ def _measure(given: Mapping[str, Any]) -> None:
         except DeadlineError as error:
             rows = len(read_table(path).rows) if path.exists() else 0
             raise DeadlineError(
-                f"{error}; {path} keeps {rows} rows, and the same command measures the rest: run it again, or raise "
-                f"--deadline {given['deadline']:g}"
+                f"{error} or repeat the command: {path} keeps {rows} rows, and only the rest is measured then"
             ) from error
         _show_table(path, given["as_json"])
 

@@ -39,7 +39,8 @@ def run_ranks(
 ) -> None:
     """Run ``python -m module SETTINGS`` as ``ranks`` processes; ``heard`` gets what rank 0 says by ``tell``.
 
-    Raises ProfilingError where a rank fails, DeadlineError where ``seconds`` have passed; no process is left, whatever happens.
+    Raises ProfilingError where a rank fails, DeadlineError where ``seconds`` have passed.
+    No process is left, whatever happens.
     """
     port = port or _free_port()
     environment = os.environ | {
@@ -125,8 +126,7 @@ def _follow(
     codes = [process.poll() for process in processes]
     if any(code != 0 for code in codes):
         rank = next((rank for rank, code in enumerate(codes) if code), codes.index(None) if None in codes else 0)
-        if not failed and codes[rank] is None:
-            raise DeadlineError(f"the ranks of {module} did not end within {seconds:g} s")
-        how = f"did not end within {seconds:g} s" if codes[rank] is None else f"ended with {codes[rank]}"
+        if codes[rank] is None:
+            raise DeadlineError(f"rank {rank} of {module} did not end within {seconds:g} s; raise --deadline")
         last = logs[rank].read_text(errors="replace").strip()[-2000:]
-        raise ProfilingError(f"rank {rank} of {module} {how}; its output ends:\n{last}")
+        raise ProfilingError(f"rank {rank} of {module} ended with {codes[rank]}; its output ends:\n{last}")
