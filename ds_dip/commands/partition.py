@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 _COUNT = click.IntRange(1, 10**6)
 _WHOLE = "whole"
-#: Share of the predicted time outside of a table's grid that is worth a warning.
-_OUTSIDE = 0.01
 #: Characters a line of a table that no terminal cuts.
 _PLAIN_WIDTH = 120
 
@@ -94,6 +92,7 @@ def command(**given: Any) -> None:
     from ds_dip.models import load_model
     from ds_dip.partition.memory import Memory
     from ds_dip.partition.offline import Inputs, partition_offline
+    from ds_dip.partition.sources import table_warnings
     from ds_dip.planner.plan import schedulers
 
     out: Path = given["out"]
@@ -108,7 +107,8 @@ def command(**given: Any) -> None:
         workload = _workload(given, document)
         dip = read_config(document)
         options = _options(given)
-        _warn(model, given["table"] or dip.table, workload)
+        for warning in table_warnings(given["table"] or dip.table, model, workload):
+            click.echo(f"warning: {warning}", err=True)
     inputs = Inputs(
         model=model,
         ranks=given["ranks"],
@@ -176,32 +176,6 @@ def _costs(model: Model, given: Mapping[str, Any], document: Mapping[str, Any]) 
         rates = replace(rates, **{name: _number("--rate", name, value, float)})
     costs, sha256 = cost_source(model, rates, table, dip.cost_rules)
     return costs, compute, sha256
-
-
-def _warn(model: Model, path: str | Path | None, workload: Workload) -> None:
-    """Say on standard error where a latency table has gaps, or does not reach the microbatches of the workload."""
-    from ds_dip.costs.composed import TableCosts
-    from ds_dip.costs.table import ROOFLINE, read_table
-    from ds_dip.planning.cut import sizes_of
-
-    if path is None:
-        return
-    table = read_table(path)
-    if table.gap:
-        click.echo(f"warning: {path}: {table.gap}", err=True)
-    # A table that was computed grows beyond its grid as it does inside.
-    if all(row.source == ROOFLINE for row in table.rows):
-        return
-    every = workload.replicas * workload.microbatches
-    microbatches = (batch[first::every] for batch in workload.batches for first in range(every))
-    sizes = (item for samples in microbatches if samples for item in sizes_of(samples, model).items())
-    share = TableCosts(model, table).outside_share(sizes)
-    if share >= _OUTSIDE:
-        click.echo(
-            f"warning: {path}: {share:.0%} of the layers' predicted time is outside of what was measured, and may be "
-            f"far off; run ds-dip profile for {model.name} and the sizes of its data",
-            err=True,
-        )
 
 
 def _workload(given: Mapping[str, Any], document: Mapping[str, Any]) -> Workload:
