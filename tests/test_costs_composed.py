@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ds_dip.costs.composed import CostError, TableCosts, later_chunks
-from ds_dip.costs.layers import LAYER, Wanted, layer_shape, layer_sizes
+from ds_dip.costs.layers import Wanted, layer_shape, layer_sizes
 from ds_dip.costs.model import sample_seconds
+from ds_dip.costs.names import LAYER
 from ds_dip.costs.table import LatencyTable, Row, Seconds
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Sizes
@@ -129,3 +130,13 @@ def test_two_ranks_share_the_work_and_pay_for_reductions() -> None:
 
 def test_a_transfer_is_interpolated() -> None:
     assert COSTS.transfer(1024) < COSTS.transfer(30000) < COSTS.transfer(10**7)
+
+
+def test_the_share_outside_of_the_grid_is_told_by_seconds() -> None:
+    measured = tuple(replace(one, source="measured") for one in table().rows)
+    costs = TableCosts(MODEL, table(rows=measured))
+    assert costs.outside_share([("vision", Sizes((16,) * 2, (4,) * 2)), ("language", sizes(10, 20))]) == 0.0
+    assert costs.outside_share([("language", sizes(5000))]) == 1.0
+    near, far = ("language", sizes(10, 20)), ("language", sizes(5000))
+    assert 0.9 < costs.outside_share([near, far]) < 1.0
+    assert costs.outside_share([]) == 0.0

@@ -73,6 +73,7 @@ def test_a_factory_makes_the_cost_model() -> None:
     [
         ("tests.test_costs_rules:missing", "cannot be found"),
         ("no.such.package:thing", "cannot be found"),
+        ("os:getcwd", "'os:getcwd' failed when called with costs, model .TypeError: "),
         ("tests.test_costs_rules:nothing", "gave a object without 'forward'"),
     ],
 )
@@ -115,6 +116,23 @@ def test_a_file_of_rules_is_read_and_travels(tmp_path: Path) -> None:
         ),
         ({"rules": [{"module": "vision", "quantity": "bytes", "per": 1}]}, "rules[0] has the unknown field 'per'"),
         ({"factory": "module"}, "field 'factory' is \"module\", expected 'package.module:callable'"),
+        (
+            {"rules": [{"module": "language", "quantity": "forward", "start": 3, "stop": 1}]},
+            "rules[0] is for layers 3 to 1 (exclusive) of language, which are none",
+        ),
+        (
+            {"rules": [{"module": "language", "quantity": "forward", "start": 2, "stop": 2}]},
+            "rules[0] is for layers 2 to 2",
+        ),
+        ({}, "rules.json: has neither rules nor a factory"),
+        ({"rules": []}, "has neither rules nor a factory"),
+        (
+            {"rules": [{"module": "vision", "quantity": "bytes", "scale": -1}]},
+            "rules[0].scale' is -1, expected a number from 0 to 1e+18",
+        ),
+        ({"rules": [{"module": "vision", "quantity": "bytes", "base": -2.5}]}, "rules[0].base' is -2.5, expected"),
+        ({"rules": [{"module": "vision", "quantity": "bytes", "base": 1e308}]}, "rules[0].base' is 1e+308, expected"),
+        ({"rules": [{"module": "vision", "quantity": "bytes", "per_token": 1e30}]}, "rules[0].per_token' is 1e+30"),
         ({"rule": []}, "the file has the unknown field 'rule'"),
     ],
 )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ds_dip.costs.names import is_known
+from ds_dip.costs.operators import OPERATORS
 from ds_dip.costs.table import LatencyTable, Row, Seconds, read_table, write_table
 from ds_dip.files import FileError
 from ds_dip.planner.codec import Codec
@@ -30,6 +33,16 @@ def written(folder: Path, **changes: Any) -> Path:
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_table(written(tmp_path)) == TABLE
+
+
+def test_every_name_that_a_profile_writes_is_known() -> None:
+    engine = ("stage:vision", "first:vision", "load:vision", "post:vision", "batch_end")
+    assert all(map(is_known, (*OPERATORS, *engine, "layer:head", "recomputed:encoder_block")))
+
+
+def test_a_table_without_all_its_rows_warns_with_their_number() -> None:
+    assert "the latency table is not complete, 2 rows are measured" in TABLE.gap
+    assert replace(TABLE, complete=True).gap == ""
 
 
 def test_a_row_says_all_that_the_format_asks_for(tmp_path: Path) -> None:
@@ -65,6 +78,7 @@ def test_a_table_travels_to_the_planners_process() -> None:
         ({"threads": 0}, "field 'threads' is 0, expected a whole number of at least 1"),
         ({"slowdown": {"x": -1}}, "field 'slowdown.x' is -1, expected a finite number of at least 0"),
         ({"colour": 1}, "the header has the unknown field 'colour'"),
+        ({"rows": []}, "has no rows and tells no cost; make the table again"),
         ({"rows": {}}, "field 'rows' is {}, expected a list of rows"),
         ({"rows": [1]}, "field 'rows[0]' is 1, expected an object"),
     ],
@@ -78,6 +92,9 @@ def test_a_wrong_header_is_refused(tmp_path: Path, changes: dict[str, Any], said
     ("field", "value", "said"),
     [
         ("name", "", "rows[0].name' is '', expected an operator's name"),
+        ("name", "linaer", "rows[0].name' is 'linaer', expected an operator's name: layer:KIND, linear, "),
+        ("name", "layer:decoder_blok", "rows[0].name' is 'layer:decoder_blok', expected an operator's name"),
+        ("name", "stage:", "rows[0].name' is 'stage:', expected an operator's name"),
         ("shape", {"rows": 1.5}, "rows[0].shape.rows' is 1.5, expected a whole number"),
         ("shape", {"inputs": 4}, "rows[0].shape' is {'inputs': 4}, expected rows of linear"),
         ("forward", {"median": -1e-6}, "rows[0].forward.median' is -1e-06, expected a finite number of at least 0"),

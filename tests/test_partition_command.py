@@ -183,3 +183,27 @@ def packed(count: int) -> list[Any]:
         )
         for number in range(count)
     ]
+
+
+@pytest.mark.parametrize("given", ["nan", "inf"])
+def test_memory_without_a_number_is_refused(tmp_path: Path, given: str) -> None:
+    result = run(tmp_path / "p.json", *SIZE, *DATASET, "--memory-gb", given)
+    assert result.exit_code == 2
+    assert "'--memory-gb'" in result.output
+    assert f"{given}" in result.output
+
+
+def test_a_table_that_does_not_reach_the_model_is_warned_of(tmp_path: Path) -> None:
+    fits = run(tmp_path / "p.json", *SIZE, *DATASET, "--table", str(TABLE))
+    assert "warning" not in fits.stderr
+    far = run(tmp_path / "far.json", *SIZE, *DATASET, "--table", str(TABLE), model="vlm_s")
+    assert far.exit_code == 0, far.output
+    (line,) = [line for line in far.stderr.splitlines() if line.startswith("warning")]
+    assert "100% of the layers' predicted time is outside of what was measured" in line
+
+
+def test_a_table_with_gaps_is_warned_of(tmp_path: Path) -> None:
+    document = json.loads(TABLE.read_text())
+    (tmp_path / "table.json").write_text(json.dumps(document | {"complete": False}))
+    result = run(tmp_path / "p.json", *SIZE, *DATASET, "--table", str(tmp_path / "table.json"))
+    assert f"the latency table is not complete, {len(document['rows'])} rows are measured" in result.stderr

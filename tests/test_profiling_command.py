@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from ds_dip.cli import cli
 from ds_dip.costs.table import read_table, write_table
+from ds_dip.profiling.ranks import DeadlineError
 from tests.distributed.ranks import PORT
 from tests.profiling_cases import table
 
@@ -42,12 +43,51 @@ def profile(*arguments: str | Path) -> Result:
         (("--data",), "--out is missing: where to write the histograms"),
         (("--data", "--out", "x.json", "--dataset-options", "[1]"), "expected a JSON object"),
         (("--out", "x.json", "--sweep", "missing.json"), "missing.json: there is no such sweep"),
+        (("--out", "x.json", "--dataset-options", "{bad"), "--dataset-options is not JSON"),
+        (("--data", "--out", "x.json", "--dataset", "nope"), "'nope' names no callable"),
+        (("--data", "--out", "x.json", "--dataset", "os:getcwd"), "gave a str without 'metadata'"),
+        (("--data", "--out", "x.json", "--dataset-options", '{"samples": -1}'), "refused the options"),
+        (("--data", "--out", "x.json", "--dataset-options", '{"foo": 1}'), "refused the options"),
+        (("--out", "x.json", "--model", "nope.json"), "nope.json: there is no such model"),
         (("--ranks", "0", "--out", "x.json"), "--ranks"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_status_2(arguments: tuple[str, ...], said: str) -> None:
     result = profile(*arguments)
     assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_a_degree_that_does_not_divide_the_heads_is_refused(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep.json"
+    sweep.write_text(json.dumps(SWEEP | {"tensor_parallel": [3]}))
+    device = ROOT / "profiling" / "devices" / "h800.json"
+    result = profile("--device", device, "--dtype", "bfloat16", "--sweep", sweep, "--out", tmp_path / "t.json")
+    assert result.exit_code == 2
+    assert "sweep.json: field 'tensor_parallel' has 3, which does not divide the 4 heads of vision" in result.output
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "said"),
+    [
+        ({"train_batch_size": 33, "gradient_accumulation_steps": 4}, "{}", "train_batch_size"),
+        ({"dip": {"partition": "nowhere.json"}}, "{}", "nowhere.json"),
+        ({"dip": {"shedule": "dip"}}, "{}", "shedule"),
+        ({}, '{"samples": 8}', "cannot train on the dataset"),
+        ({}, '{"foo": 1}', "refused the options"),
+    ],
+)
+def test_a_configuration_is_tried_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], options: str, said: str
+) -> None:
+    monkeypatch.setattr("ds_dip.profiling.session.run_ranks", lambda *_: pytest.fail("measured"))
+    config, sweep = tmp_path / "config.json", tmp_path / "sweep.json"
+    given = json.loads((ROOT / "launch" / "quickstart_ds_config.json").read_text())
+    config.write_text(json.dumps(given | changes))
+    sweep.write_text(json.dumps(SWEEP))
+    result = profile("--config", config, "--sweep", sweep, "--out", tmp_path / "t.json", "--dataset-options", options)
+    assert result.exit_code == 2, result.output
     assert said in result.output
 
 
@@ -95,6 +135,21 @@ def test_data_is_sampled_and_shown(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "50 samples of ds_dip.data.digits:Digits" in " ".join(result.output.split())
     assert (tmp_path / "data.jsonl").exists()
+
+
+def test_a_deadline_that_is_too_short_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep, out = tmp_path / "sweep.json", tmp_path / "table.json"
+    sweep.write_text(json.dumps(SWEEP))
+
+    def late(*_: object) -> None:
+        write_table(out, table(complete=False))
+        raise DeadlineError("rank 0 of worker did not end within 8 s; raise --deadline")
+
+    monkeypatch.setattr("ds_dip.profiling.session.run_ranks", late)
+    result = profile("--sweep", sweep, "--out", out, "--deadline", "8")
+    assert result.exit_code == 2
+    kept = f"within 8 s; raise --deadline or repeat the command: {out} keeps {len(table().rows)} rows"
+    assert kept in result.output
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:

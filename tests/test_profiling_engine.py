@@ -134,3 +134,23 @@ def test_rounds_repeat_the_plans_while_the_planner_goes_on() -> None:
 def test_a_rare_interruption_is_left_out_of_a_mean() -> None:
     assert spread_of([1.0] * 19 + [100.0]) == 1.0
     assert spread_of([2.0]) == 2.0
+
+
+@pytest.mark.parametrize("flat", [0.0, 0.15])
+def test_a_slowdown_far_below_the_layers_alone_is_not_believed(flat: float) -> None:
+    slow = {f"{name}/{kind}": flat for name in ("vision", "language") for kind in "FB"}
+    costs = TableCosts(MODEL, replace(PLAIN, rows=ADDED, slowdown=slow), partition=PARTITION)
+    found = with_stages(PLAIN, MODEL, PARTITION, [(PLANS[0], ran(PLANS[0], costs))], around())
+    assert {found.slowdown[key] for key in slow} == {1.0}
+    alone, here = TableCosts(MODEL, PLAIN), TableCosts(MODEL, found, partition=PARTITION)
+    for stages in PLANS[0].stages:
+        for stage in (timed.stage for timed in stages):
+            sizes = PLANS[0].batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
+            arguments = stage.kind, stage.module, 0, 2, sizes
+            assert here.stage(*arguments) >= alone.layers(*arguments)
+    assert all("which is not believed" in found.named(f"stage:{name}")[0].note for name in ("vision", "language"))
+
+
+def test_a_slowdown_that_is_believed_leaves_no_note() -> None:
+    found = with_stages(PLAIN, MODEL, PARTITION, [(plan, ran(plan, TRUTH)) for plan in PLANS], around())
+    assert not any(row.note for row in found.rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ds_dip.profiling.ranks import ProfilingError, run_ranks
+from ds_dip.profiling.ranks import DeadlineError, ProfilingError, run_ranks
 
 SPEAKS = """
 from ds_dip.profiling.ranks import settings, tell
@@ -58,5 +58,5 @@ def test_a_rank_that_fails_is_named_and_the_others_end(
 
 
 def test_ranks_that_take_too_long_are_ended(script: Any) -> None:
-    with pytest.raises(ProfilingError, match=r"rank 0 of ranks_script did not end within 0.5 s"):
+    with pytest.raises(DeadlineError, match=r"rank 0 of ranks_script did not end within 0.5 s; raise --deadline"):
         run_ranks(script(SLEEPS), 1, 1, {}, 0.5, lambda _: None)

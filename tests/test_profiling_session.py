@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from ds_dip.costs.machine import processor, versions
-from ds_dip.costs.table import LatencyTable, write_table
+from ds_dip.costs.table import LatencyTable, Row, write_table
 from ds_dip.files import FileError
 from ds_dip.models import load_model
 from ds_dip.models.spec import Model
 from ds_dip.profiling.session import Company, dataset_for, unfinished
 
 QUICKSTART = load_model(Path(__file__).parent.parent / "model_configs" / "quickstart.json")
-TABLE = LatencyTable("here", "float32", versions=versions(), ranks=2, threads=1, complete=False)
+TABLE = LatencyTable(
+    "here", "float32", versions=versions(), ranks=2, threads=1, complete=False, rows=(Row("batch_end", {}),)
+)
 
 
 def test_an_earlier_runs_table_is_continued(tmp_path: Path) -> None:

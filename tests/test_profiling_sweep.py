@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ds_dip.costs.composed import TableCosts
-from ds_dip.costs.layers import LAYER, RECOMPUTED, layer_place, wanted_layers
+from ds_dip.costs.layers import layer_place, wanted_layers
+from ds_dip.costs.names import LAYER, RECOMPUTED
 from ds_dip.costs.operators import OPERATORS
 from ds_dip.costs.table import LatencyTable, Row, Seconds
 from ds_dip.files import FileError

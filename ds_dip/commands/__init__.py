@@ -10,6 +10,8 @@ import ast
 import importlib
 import math
 import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,17 @@ class Seconds(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number of seconds.", param, ctx)
         return number
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """A plain ValueError is one sentence about what the user gave: a usage error. Those of our own kinds pass."""
+    try:
+        yield
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise
+        raise click.UsageError(str(error)) from error
 
 
 class LazyGroup(click.Group):

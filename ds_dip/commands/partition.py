@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ds_dip.commands import refusing
 from ds_dip.files import FileError, check_writable, read_object
 
 if TYPE_CHECKING:
@@ -25,6 +27,17 @@ _COUNT = click.IntRange(1, 10**6)
 _WHOLE = "whole"
 #: Characters a line of a table that no terminal cuts.
 _PLAIN_WIDTH = 120
+
+
+class _Gigabytes(click.FloatRange):
+    """10^9 bytes, a finite number of them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; NaN and infinity are refused."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number of 10^9 bytes; leave it out for no limit.", param, ctx)
+        return number
 
 
 def _assignment(value: str) -> tuple[str, str]:
@@ -55,7 +68,7 @@ def _pairs(name: str, help: str) -> Callable[[Any], Any]:
 @click.option("--microbatches", type=_COUNT, help="Microbatches a replica.")
 @click.option("--replicas", type=_COUNT, default=1, show_default=True, help="Data-parallel replicas.")
 @click.option("--compute", type=click.Choice(["float32", "bfloat16", "float16"]), help="Data type of the run.")
-@click.option("--memory-gb", type=click.FloatRange(0, min_open=True), help="Memory of a rank in 10^9 bytes.")
+@click.option("--memory-gb", type=_Gigabytes(0, min_open=True), help="Memory of a rank in 10^9 bytes.")
 @click.option("--batches", type=_COUNT, default=8, show_default=True, help="Sample batches to score by.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Of the sampler that draws them.")
 @_pairs("--laps", "Fix a module's K: vision=2.")
@@ -79,6 +92,7 @@ def command(**given: Any) -> None:
     from ds_dip.models import load_model
     from ds_dip.partition.memory import Memory
     from ds_dip.partition.offline import Inputs, partition_offline
+    from ds_dip.partition.sources import table_warnings
     from ds_dip.planner.plan import schedulers
 
     out: Path = given["out"]
@@ -88,15 +102,13 @@ def command(**given: Any) -> None:
             raise FileError(f"{out}: is read as well and would be replaced; name another file")
     model = load_model(given["model_path"])
     document = _run(given)
-    try:
+    with refusing():
         costs, compute, costs_sha256 = _costs(model, given, document)
         workload = _workload(given, document)
         dip = read_config(document)
         options = _options(given)
-    except ValueError as error:
-        if type(error) is not ValueError:
-            raise
-        raise click.UsageError(str(error)) from error
+        for warning in table_warnings(given["table"] or dip.table, model, workload):
+            click.echo(f"warning: {warning}", err=True)
     inputs = Inputs(
         model=model,
         ranks=given["ranks"],

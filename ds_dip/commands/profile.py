@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import Seconds
+from ds_dip.commands import Seconds, refusing
 from ds_dip.files import FileError, check_writable, write_atomic
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -62,16 +62,10 @@ def command(**given: Any) -> None:
     modes = [name for name in ("check", "data", "plot") if given[name]]
     if len(modes) > 1:
         raise click.UsageError(f"--{modes[0]} and --{modes[1]} exclude each other.")
-    if given["data"]:
-        _data(given)
-    elif given["plot"]:
-        _plot(given)
-    elif given["check"]:
-        _check(given)
-    elif given["device"]:
-        _computed(given)
-    else:
-        _measure(given)
+    _options(given)
+    run = {"data": _data, "plot": _plot, "check": _check}.get(modes[0]) if modes else None
+    with refusing():
+        (run or (_computed if given["device"] else _measure))(given)
 
 
 def _needed(given: Mapping[str, Any], name: str, what: str) -> Path:
@@ -92,6 +86,8 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sweep(given: Mapping[str, Any]) -> Path:
+    if not given["model"].exists():
+        raise FileError(f"{given['model']}: there is no such model; give a model's description by --model")
     path: Path = given["sweep"] or Path("profiling/sweeps") / given["model"].name
     if not path.exists():
         raise FileError(f"{path}: there is no such sweep; give the sizes to measure by --sweep")
@@ -108,16 +104,23 @@ def _company(given: Mapping[str, Any]) -> Any:
 
 
 def _engine(given: Mapping[str, Any], config: Path | None) -> dict[str, Any]:
-    """What the ranks need of the run: its DeepSpeed JSON and its dataset."""
+    """What the ranks need of the run: its DeepSpeed JSON and its dataset; both are tried before they are measured."""
     from ds_dip.models import load_model
     from ds_dip.profiling.session import dataset_for
 
     if config is None:
         return {"config": "", "dataset": "", "options": {}}
-    from ds_dip.runtime import load_config
+    from ds_dip.data import Sampler
+    from ds_dip.partition.workload import batch_shape
+    from ds_dip.runtime import load_config, partition_for
 
-    load_config(config)
-    reference = dataset_for(load_model(given["model"]), given["dataset"], _options(given))
+    document, model = load_config(config), load_model(given["model"])
+    partition_for(model, document, given["ranks"])
+    reference = dataset_for(model, given["dataset"], _options(given))
+    try:
+        Sampler(len(reference.open()), batch_shape(document)[0], 0)
+    except ValueError as error:
+        raise FileError(f"{config}: cannot train on the dataset: {error}") from error
     return {
         "config": str(config.resolve()),
         "dataset": reference.factory,
@@ -149,6 +152,7 @@ def _progress(first: str) -> Iterator[Callable[[dict[str, Any]], None]]:
 def _measure(given: Mapping[str, Any]) -> None:
     from ds_dip.costs.machine import data_types, device_name
     from ds_dip.costs.table import read_table
+    from ds_dip.profiling.ranks import DeadlineError
     from ds_dip.profiling.session import profile, unfinished
 
     out, sweep, company = _needed(given, "out", "where to write the table"), _sweep(given), _company(given)
@@ -174,6 +178,11 @@ def _measure(given: Mapping[str, Any]) -> None:
             rows = len(read_table(path).rows) if path.exists() else 0
             click.echo(f"stopped; {path} keeps {rows} rows, and the same command measures the rest", err=True)
             sys.exit(130)
+        except DeadlineError as error:
+            rows = len(read_table(path).rows) if path.exists() else 0
+            raise DeadlineError(
+                f"{error} or repeat the command: {path} keeps {rows} rows, and only the rest is measured then"
+            ) from error
         _show_table(path, given["as_json"])
 
 
@@ -228,7 +237,7 @@ def _check(given: Mapping[str, Any]) -> None:
 
     path = _needed(given, "table", "the table whose predictions are checked")
     table = read_table(path)
-    if warning := table.mismatch(device_name(), given["threads"]):
+    for warning in filter(None, (table.mismatch(device_name(), given["threads"]), table.gap)):
         click.echo(f"warning: {warning}", err=True)
     config = given["config"] or Path("launch/quickstart_ds_config.json")
     engine, company = _engine(given, config), _company(given)

@@ -6,22 +6,18 @@ A stage is its layers, slowed down as they are inside the engine, and what the e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from ds_dip.costs.grid import COMPUTED, EXACT, MARKS, OUTSIDE, Columns, Cost, Family, families, key_of, point_of
 from ds_dip.costs.layers import Wanted, layer_place, layer_sizes, wanted_layers
+from ds_dip.costs.names import BATCH_END, FIRST, LOAD, POST, STAGE
 from ds_dip.costs.operators import LINKS, Shape, calls, is_composed
 from ds_dip.costs.roofline import Rates, Roofline, operator_columns
 from ds_dip.costs.table import LatencyTable, Row, Seconds
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import ELEMENT_BYTES, Layer, Model, Sizes
 
-#: Prefixes of a module's rows that are no operators: what the engine adds to a stage between its two marks (forward,
-#: backward), and to a microbatch's first forward on a rank, where positions and packing are made; the load of a
-#: stage's fields by instances, and the posts around a stage.
-STAGE, FIRST, LOAD, POST = "stage:", "first:", "load:", "post:"
-BATCH_END = "batch_end"
 #: In the table's ``slowdown``: how much longer a batch's stages take than the makespan that its stages make.
 ITERATION = "iteration"
 #: What happens to a shape that the table does not reach.
@@ -120,6 +116,17 @@ class TableCosts:
         """The least trustworthy of ``MARKS`` among what a chunk's cost is made of."""
         found = [self._cost(self._wanted[module, index], sizes).mark for index in range(start, stop)]
         return MARKS[max(found, default=EXACT)]
+
+    def outside_share(self, modules: Iterable[tuple[str, Sizes]]) -> float:
+        """Share, 0 to 1, of the seconds of these modules' layers that is not inside the table's grid."""
+        beyond = total = 0.0
+        for module, sizes in modules:
+            for index in range(len(self.model.module(module).layers)):
+                cost = self._cost(self._wanted[module, index], sizes)
+                seconds = sum(cost.columns[:3])
+                total += seconds
+                beyond += seconds if cost.mark >= OUTSIDE else 0.0
+        return beyond / total if total else 0.0
 
     def layer(self, layer: Layer, sizes: Sizes, *, loss: bool = False) -> Cost:
         """A layer's columns: its operators, times what whole layers took over theirs."""

@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from ds_dip.costs.names import LAYER
 from ds_dip.costs.operators import spread_sizes
 from ds_dip.costs.table import Row
 from ds_dip.models.kinds import PLACEHOLDER
 from ds_dip.models.spec import Layer, Model, Sizes
 
-#: Rows of whole layers are named by this and the layer's kind.
-LAYER = "layer:"
-#: The same with the forward computed again in the backward.
-RECOMPUTED = "recomputed:"
 #: Options of a layer that cost nothing, and dimensions of a row that tell its instances.
 _FREE = ("depth", "rope_theta")
 _INSTANCES = ("size", "instances", "spread")

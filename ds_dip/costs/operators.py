@@ -220,3 +220,5 @@ _LAYERS: Mapping[str, Callable[[Shape, Sizes, int], list[Call]]] = {
     "decoder_block": lambda o, sizes, tp: _block(o, sizes, tp, encoder=False),
     "head": _head,
 }
+#: Kinds of layers that ``calls`` knows.
+LAYER_KINDS = tuple(_LAYERS)

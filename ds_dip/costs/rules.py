@@ -20,6 +20,9 @@ from ds_dip.models.spec import Model, Sizes
 
 FORMAT = "ds-dip/cost-rules"
 QUANTITIES = ("forward", "backward", "bytes")
+#: Largest term of a rule, either sign: far more than any time or memory, and sums of it are finite.
+_MOST = 1e18
+_NEVER_NEGATIVE = ("scale", "base")
 _TERMS = ("scale", "base", "per_instance", "per_token", "per_token_squared")
 
 
@@ -124,7 +127,13 @@ def with_rules(base: CostModel, model: Model, rules: CostRules | None) -> CostMo
         factory = getattr(importlib.import_module(package), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise CostError(f"{where} cannot be found ({error}); write 'package.module:callable'") from error
-    made = factory(costs, model, **rules.options)
+    try:
+        made = factory(costs, model, **rules.options)
+    except Exception as error:  # a user's code may raise anything
+        given = ", ".join(("costs", "model", *rules.options))
+        raise CostError(
+            f"{where} failed when called with {given} ({type(error).__name__}: {error}); mend it, or its options"
+        ) from error
     for method in ("forward", "backward", "activation_bytes", "transfer"):
         if not callable(getattr(made, method, None)):
             raise CostError(f"{where} gave a {type(made).__name__} without {method!r}; give a CostModel")
@@ -146,6 +155,8 @@ def read_rules(path: str | Path, model: Model) -> CostRules:
         raise _wrong(path, "factory", factory, "'package.module:callable'")
     if not isinstance(options, dict):
         raise _wrong(path, "options", options, "an object")
+    if not entries and factory is None:
+        raise FileError(f"{path}: has neither rules nor a factory and changes no cost; give one, or leave the file out")
     return CostRules(tuple(_rule(path, f"rules[{i}]", e, model) for i, e in enumerate(entries)), factory, options)
 
 
@@ -163,10 +174,19 @@ def _rule(path: str | Path, where: str, entry: Any, model: Model) -> Rule:
     for name, value in (("start", start), ("stop", stop)):
         if type(value) is not int or not 0 <= value <= layers[module]:
             raise _wrong(path, f"{where}.{name}", value, f"a layer of {module}, 0 to {layers[module]}")
+    if start >= stop:
+        raise FileError(
+            f"{path}: {where} is for layers {start} to {stop} (exclusive) of {module}, which are none; give a start "
+            "below the stop"
+        )
     terms = {name: entry[name] for name in _TERMS if name in entry}
     for name, value in terms.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise _wrong(path, f"{where}.{name}", value, "a number")
+        # Of a factor or seconds beyond the limit sums are no longer finite; the other terms may reduce a cost.
+        least = 0.0 if name in _NEVER_NEGATIVE else -_MOST
+        if not least <= value <= _MOST:
+            raise _wrong(path, f"{where}.{name}", value, f"a number from {least:g} to {_MOST:g}")
     return Rule(module, quantity, start, stop, **{name: float(value) for name, value in terms.items()})
 
 

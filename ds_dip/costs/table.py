@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ds_dip.costs.names import is_known
 from ds_dip.costs.operators import OPERATORS
 from ds_dip.files import FileError, read_json, write_json
 from ds_dip.models.spec import ELEMENT_BYTES
@@ -87,6 +88,16 @@ class LatencyTable:
         """The rows of one operator."""
         return tuple(row for row in self.rows if row.name == name)
 
+    @property
+    def gap(self) -> str:
+        """A sentence that warns where rows are missing; empty where the table is complete."""
+        if self.complete:
+            return ""
+        return (
+            f"the latency table is not complete, {len(self.rows)} rows are measured: what it predicts may be far off; "
+            "finish it by the ds-dip profile that began it"
+        )
+
     def mismatch(self, device: str, threads: int | None = None) -> str:
         """A sentence that warns where this machine is another one than the table's; empty where it is the same."""
         if device != self.device:
@@ -140,6 +151,8 @@ def read_table(path: str | Path) -> LatencyTable:
     dtype = read.take(document, "dtype", str, "a data type")
     if dtype not in ELEMENT_BYTES:
         raise read.wrong("dtype", dtype, f"one of {', '.join(ELEMENT_BYTES)}")
+    if not rows:
+        raise FileError(f"{path}: has no rows and tells no cost; make the table again by ds-dip profile --fresh")
     found = tuple(read.row(f"rows[{number}]", row) for number, row in enumerate(rows))
     seen: set[Any] = set()
     for number, row in enumerate(found):
@@ -202,8 +215,8 @@ class _Reader:
             raise self.wrong(where, row, "an object")
         self.known(where, row, ("name", "shape", "tensor_parallel", *_SECONDS, *_BYTES, "source", "repeats", "note"))
         shape, name, source = row.get("shape"), row.get("name"), row.get("source", MEASURED)
-        if not isinstance(name, str) or not name:
-            raise self.wrong(f"{where}.name", name, "an operator's name")
+        if not isinstance(name, str) or not is_known(name):
+            raise self.wrong(f"{where}.name", name, f"an operator's name: layer:KIND, {', '.join(OPERATORS)}")
         if not isinstance(shape, dict):
             raise self.wrong(f"{where}.shape", shape, "an object of whole numbers")
         if missing := [axis for axis in OPERATORS[name].axes if axis not in shape] if name in OPERATORS else []:

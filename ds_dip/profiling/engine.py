@@ -17,8 +17,9 @@ import torch
 from deepspeed import comm as dist
 
 import ds_dip
-from ds_dip.costs.composed import BATCH_END, FIRST, ITERATION, LOAD, POST, STAGE, TableCosts, later_chunks
+from ds_dip.costs.composed import ITERATION, TableCosts, later_chunks
 from ds_dip.costs.corrections import WINDOW, Corrections, Fit, Measurement
+from ds_dip.costs.names import BATCH_END, FIRST, LOAD, POST, STAGE
 from ds_dip.costs.table import LatencyTable, Row, Seconds
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
@@ -42,6 +43,9 @@ from ds_dip.programs.program import (
 WARM_UP, BATCHES, ITERATIONS = 4, 32, 48
 #: The first step whose batch is one of ``ITERATIONS``.
 FIRST_STEP = 500
+
+#: Of what layers take alone, the least that is believed of them in the engine; below 1 since that is measured, too.
+LEAST_SLOWDOWN = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +153,9 @@ def with_stages(
         own = [stage for stage in stages if stage.measurement.module == name]
         # Where a rank holds several chunks, the later ones tell what a stage takes by itself.
         plain = [s for s in own if s.later] or own
-        fits = {fit.kind: fit for fit in Corrections().updated(_even(s.measurement for s in plain)).fits}
-        added = {kind: fits[kind].offset if kind in fits else 0.0 for kind in "FB"}
-        rows.append(Row(STAGE + name, {}, forward=Seconds(added["F"]), backward_input=Seconds(added["B"])))
+        fits, notes = _fits([s.measurement for s in plain])
+        added = {kind: Seconds(fits[kind].offset if kind in fits else 0.0) for kind in "FB"}
+        rows.append(Row(STAGE + name, {}, forward=added["F"], backward_input=added["B"], note="; ".join(notes)))
         slowdown |= {f"{name}/{kind}": fit.factor for kind, fit in fits.items()}
         if any(s.later for s in own):
             rows.append(_first(name, own, fits["F"]))
@@ -193,6 +197,25 @@ def _stages(costs: TableCosts, partition: Partition, runs: Sequence[tuple[StepPl
             measurement = Measurement(stage.module, stage.kind, known, interval.end - interval.start)
             found.append(_Ran(measurement, (chunk.module, chunk.start) in later))
     return found
+
+
+def _fits(measurements: Sequence[Measurement]) -> tuple[dict[str, Fit], list[str]]:
+    """The fit of each kind, and why one was not believed.
+
+    Few or noisy stages give lines that are too flat, by which a stage costs the same whatever its layers: stages far
+    below what the layers took alone are those of no engine.
+    """
+    fits, notes = {}, []
+    for fit in Corrections().updated(_even(measurements)).fits:
+        fits[fit.kind] = fit
+        if fit.factor < LEAST_SLOWDOWN:
+            more = [m.measured - m.predicted for m in measurements if m.kind == fit.kind]
+            fits[fit.kind] = replace(fit, factor=1.0, offset=max(0.0, median(more)))
+            notes.append(
+                f"{len(more)} {'forwards' if fit.kind == 'F' else 'backwards'} gave a slowdown of {fit.factor:.2f}, "
+                "which is not believed: 1 is taken; measure the engine again, on more varied batches"
+            )
+    return fits, notes
 
 
 def _even(measurements: Iterable[Measurement]) -> list[Measurement]:

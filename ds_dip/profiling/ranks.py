@@ -21,7 +21,11 @@ _NOTICE = 20.0
 
 
 class ProfilingError(RuntimeError):
-    """Ranks that failed or took too long; the message ends with what the first to fail wrote last."""
+    """Ranks that failed; the message ends with what the first to fail wrote last."""
+
+
+class DeadlineError(ProfilingError):
+    """Ranks of which none failed and that took too long; the message says how long they had."""
 
 
 def run_ranks(
@@ -35,7 +39,8 @@ def run_ranks(
 ) -> None:
     """Run ``python -m module SETTINGS`` as ``ranks`` processes; ``heard`` gets what rank 0 says by ``tell``.
 
-    Raises ProfilingError where a rank fails or ``seconds`` have passed; no process is left, whatever happens.
+    Raises ProfilingError where a rank fails, DeadlineError where ``seconds`` have passed.
+    No process is left, whatever happens.
     """
     port = port or _free_port()
     environment = os.environ | {
@@ -121,6 +126,7 @@ def _follow(
     codes = [process.poll() for process in processes]
     if any(code != 0 for code in codes):
         rank = next((rank for rank, code in enumerate(codes) if code), codes.index(None) if None in codes else 0)
-        how = f"did not end within {seconds:g} s" if codes[rank] is None else f"ended with {codes[rank]}"
+        if codes[rank] is None:
+            raise DeadlineError(f"rank {rank} of {module} did not end within {seconds:g} s; raise --deadline")
         last = logs[rank].read_text(errors="replace").strip()[-2000:]
-        raise ProfilingError(f"rank {rank} of {module} {how}; its output ends:\n{last}")
+        raise ProfilingError(f"rank {rank} of {module} ended with {codes[rank]}; its output ends:\n{last}")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ds_dip.costs.layers import LAYER, RECOMPUTED, layer_shape, wanted_layers
+from ds_dip.costs.layers import layer_shape, wanted_layers
+from ds_dip.costs.names import LAYER, RECOMPUTED
 from ds_dip.costs.operators import LINKS, OPERATORS, calls, is_composed
 from ds_dip.files import FileError, read_json
 from ds_dip.models.spec import Model, Sizes
@@ -84,7 +85,15 @@ def read_sweep(path: str | Path, model: Model) -> Sweep:
     degrees = document.get("tensor_parallel", [1])
     if not isinstance(degrees, list) or not degrees:
         raise FileError(f"{path}: field 'tensor_parallel' is {_short(degrees)}, expected a list of degrees")
-    return Sweep(extents, **ranges, tensor_parallel=tuple(_wholes(path, "tensor_parallel", degrees, 1)))
+    for degree in _wholes(path, "tensor_parallel", degrees, 1):
+        for module in model.modules:
+            for heads in {layer.options.get("heads", degree) for layer in module.layers}:
+                if heads % degree:
+                    raise FileError(
+                        f"{path}: field 'tensor_parallel' has {degree}, which does not divide the {heads} heads of "
+                        f"{module.name}; give degrees that do"
+                    )
+    return Sweep(extents, **ranges, tensor_parallel=tuple(degrees))
 
 
 def _range(path: str | Path, name: str, value: Any) -> tuple[int, int]:

@@ -17,8 +17,9 @@ import torch
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 
-from ds_dip.costs.layers import LAYER, RECOMPUTED, layer_sizes, wanted_layers
+from ds_dip.costs.layers import layer_sizes, wanted_layers
 from ds_dip.costs.machine import device_name, versions
+from ds_dip.costs.names import LAYER, RECOMPUTED
 from ds_dip.costs.operators import LINKS
 from ds_dip.costs.table import LatencyTable, Row, Seconds, read_table, write_table
 from ds_dip.models.config import load_model

@@ -87,7 +87,7 @@ def make_plans(
 
 
 def _table(path: str, compute: str) -> LatencyTable:
-    """The latency table of a run; the log warns where it was made on another machine.
+    """The latency table of a run; the log warns where it was made on another machine or is not complete.
 
     Raises ConfigError where ranks read different ones, or where it is of another data type than the run's.
     """
@@ -105,6 +105,6 @@ def _table(path: str, compute: str) -> LatencyTable:
             f'"dip.table" is {path!r}, made for {table.dtype}, and this run trains in {compute}; give a table that '
             f"ds-dip profile --dtype {compute} made"
         )
-    if warning := table.mismatch(device_name(), torch.get_num_threads()):
+    for warning in filter(None, (table.mismatch(device_name(), torch.get_num_threads()), table.gap)):
         logger.warning(warning)
     return table
