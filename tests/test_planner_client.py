@@ -178,7 +178,7 @@ def test_a_batch_that_cannot_be_planned_is_told_and_the_next_ones_are_planned(st
     assert client.take(0, PATIENCE).plan is not None
     answer = client.take(1, PATIENCE)
     assert answer.cause == "failed"
-    assert f"OSError: sample {broken} cannot be read" in answer.reason
+    assert f"the dataset raised OSError (sample {broken} cannot be read)" in answer.reason
     assert client.take(2, PATIENCE).plan is not None
     assert client.statistics().restarts == 0
 
