@@ -53,5 +53,6 @@ def settings(dataset: Mapping[str, Any] | None = None, **changes: Any) -> Planne
         "dataset": DatasetReference("tests.planner_cases:Samples", dict(dataset or {})),
         "batch_size": 8,
         "microbatches": 4,
+        "paced": False,  # plans are compared: none may depend on the clock
     }
     return PlannerSettings(**(given | changes))
