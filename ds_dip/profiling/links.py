@@ -12,6 +12,7 @@ from deepspeed.accelerator import get_accelerator
 
 from ds_dip.costs.table import Row
 from ds_dip.profiling.timing import FEWEST, Sample
+from ds_dip.runtime.transport import lost_rank
 
 #: Rounds of one measurement: every rank must make as many, so none may look at its own clock to end.
 _ROUNDS = 10 * FEWEST
@@ -42,6 +43,8 @@ class Links:
         try:
             once()
         except (RuntimeError, NotImplementedError) as error:
+            if lost_rank(error):
+                raise
             why = str(error).strip().splitlines()[0][:120]
             return Row(name, shape, note=f"not measured: {torch.distributed.get_backend()} says {why}")
         values = []

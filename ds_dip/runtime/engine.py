@@ -66,7 +66,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
             [topology.get_rank(pipe=stage, data=replica) for stage in range(partition.ranks)]
             for replica in range(self.grid.data_parallel_size)
         ]
-        self._finite = FiniteCheck([module.name for module in model.modules], torch.device(self.device))
+        self._finite = FiniteCheck([module.name for module in model.modules])
         self._feed = Feed(model, torch.device(self.device), self.dtype_of)
         self._links = LinkTransport(
             links_of(model, partition),

@@ -25,8 +25,8 @@ class FiniteCheck:
     after the batch. ``modules`` are the names of the model's modules in data-flow order.
     """
 
-    def __init__(self, modules: Sequence[str], device: torch.device) -> None:
-        self._modules, self._device = list(modules), device
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._modules = list(modules)
         #: Stages, and the least and the greatest element of a tensor of theirs.
         self._watched: list[tuple[Stage, torch.Tensor]] = []
 

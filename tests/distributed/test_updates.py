@@ -29,6 +29,7 @@ def name_of(group: tuple) -> str:
 def test_weights_move_by_the_clipped_gradient_of_the_whole_model(group: tuple) -> None:
     mode, world, replicas, first, cases = group
     results = run_ranks("tests.distributed.updates", world, mode, *map(str, (world, replicas, first, cases)))
+    ends = [rows.pop() for rows in results]
     assert [len(rows) for rows in results] == [cases] * world
     measure, bound = ("relative", 5e-2) if mode.startswith("bf16") else ("error", 1e-5)
     for rows in results:
@@ -37,3 +38,9 @@ def test_weights_move_by_the_clipped_gradient_of_the_whole_model(group: tuple) -
             assert abs(row["told"] - row["norm"]) <= bound * row["norm"], row
     assert any(not sum(row["pictures"]) for row in results[0])
     assert any(row["clip"] < row["norm"] for row in results[0])
+    # A NaN on one replica stops all of them, before the step, and names the rank that saw it.
+    (told,) = {end["told"] for end in ends}
+    culprit = int(told.split("rank ")[1].split(":")[0])
+    assert "the loss of language" in told
+    assert ends[culprit]["replica"] == replicas - 1
+    assert all(end["kept"] for end in ends)

@@ -16,6 +16,7 @@ from deepspeed import comm as dist
 from deepspeed.runtime.config import DeepSpeedConfig
 
 from ds_dip.models.partition import Chunk, Partition
+from ds_dip.runtime.finite import NonFiniteError
 from ds_dip.runtime.initialize import make_engine
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.shutdown import shutdown
@@ -111,6 +112,27 @@ def random_update(seed: int, ranks: int, replicas: int) -> tuple[Case, float]:
     return case, rng.choice((0.02, 0.2, 1e6))
 
 
+def spoilt(engine: Any, case: Case) -> dict[str, Any]:
+    """Train with a NaN in one sample of the last replica: what this rank is told, and whether its weights stayed."""
+    sample = case.batches[-1].microbatches[0].samples[0].id
+    load, before, error = case.dataset.load, weights(engine), ""
+
+    def poisoned(asked: str, fields: Any) -> Any:
+        loaded = load(asked, fields)
+        return {
+            name: [array * float("nan") if (asked, name) == (sample, "labels") else array for array in arrays]
+            for name, arrays in loaded.items()
+        }
+
+    case.dataset.load = poisoned
+    try:
+        engine.train_batch()
+    except NonFiniteError as found:
+        error = str(found)
+    kept = all(torch.equal(a, b) for a, b in zip(before.values(), weights(engine).values(), strict=True))
+    return {"told": error, "kept": kept, "replica": engine.grid.get_data_parallel_rank()}
+
+
 def main() -> None:
     mode, world, replicas, first, cases = sys.argv[1], *map(int, sys.argv[2:])
     deepspeed.init_distributed("gloo")
@@ -123,6 +145,7 @@ def main() -> None:
         pictures = [sum(len(m.sizes["vision"]) for m in batch.microbatches) for batch in case.batches]
         report(seed=seed, clip=clip, pictures=pictures, **update(engine, case, mode, clip))
         if seed == first + cases - 1:
+            report(**spoilt(engine, case))
             shutdown(engine)
 
 
