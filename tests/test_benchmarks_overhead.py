@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from ds_dip.benchmarks.ranks import BenchmarkError, run_ranks
 from ds_dip.cli import cli
+from ds_dip.ranks import RanksError, result_of
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,5 @@ def test_the_machine_is_described(document: dict) -> None:
 
 
 def test_a_rank_that_fails_is_named_with_its_output() -> None:
-    with pytest.raises(
-        BenchmarkError, match=r"(?s)rank \d of ds_dip.benchmarks.overhead ended with 1.*unknown_setting"
-    ):
-        run_ranks("ds_dip.benchmarks.overhead", 2, {"unknown_setting": 1}, 120)
+    with pytest.raises(RanksError, match=r"(?s)rank \d of ds_dip.benchmarks.overhead ended with 1.*unknown_setting"):
+        result_of("ds_dip.benchmarks.overhead", 2, {"unknown_setting": 1}, 120)

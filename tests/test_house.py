@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent
 
 #: Each may import only those before it, and itself.
 ROOMS = (
-    "files", "scheduling", "models", "data", "costs", "planning", "partition", "programs", "config", "planner",
+    "files", "ranks", "scheduling", "models", "data", "costs", "planning", "partition", "programs", "config", "planner",
     "runtime", "profiling", "reporting", "benchmarks", "commands", "cli",
 )  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))

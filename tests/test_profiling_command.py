@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from ds_dip.cli import cli
 from ds_dip.costs.table import read_table, write_table
-from ds_dip.profiling.ranks import DeadlineError
+from ds_dip.ranks import DeadlineError
 from tests.distributed.ranks import PORT
 from tests.profiling_cases import table
 

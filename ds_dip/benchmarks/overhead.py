@@ -13,11 +13,11 @@ from torch import nn
 import ds_dip
 from ds_dip.benchmarks.blocks import Blocks, interleave, machine, ratios, spread
 from ds_dip.benchmarks.contenders import microbatches_of
-from ds_dip.benchmarks.ranks import deliver, settings
 from ds_dip.benchmarks.stock import Feed, StaticModule, TextLayer, loss, stock_engine
 from ds_dip.benchmarks.text import Text, near_empty_factories, text_model
 from ds_dip.models import Model, Partition, layer_factories
 from ds_dip.planning.cut import sizes_of
+from ds_dip.ranks import settings, tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def measure(s: Overhead) -> dict[str, Any]:
         blocks = interleave(pair.contenders(), s.blocks, s.iterations)
         document[name] = summary(pair, blocks, losses)
     if dist.get_rank() == 0:
-        deliver(document)
+        tell(document)
     last = pairs.popitem()[1]
     for pair in pairs.values():
         pair.dip.close()

@@ -21,11 +21,11 @@ import ds_dip
 from ds_dip.benchmarks.blocks import Blocks, idle_share, interleave, machine, ratios, spread
 from ds_dip.benchmarks.contenders import microbatches_of
 from ds_dip.benchmarks.padded import Padded
-from ds_dip.benchmarks.ranks import deliver, settings
 from ds_dip.benchmarks.stock import Feed, StaticModule, chain, loss, stock_engine
 from ds_dip.data import Dataset, SampleMetadata
 from ds_dip.models import Model, load_model
 from ds_dip.partition import bottleneck_bounds
+from ds_dip.ranks import settings, tell
 
 #: Contenders of DeepSpeed's engine: (how it is cut, whether its microbatches are those of the plans).
 STATIC = {
@@ -234,7 +234,7 @@ def measure(s: Train) -> None:
     blocks = interleave(contest.contenders(), s.blocks, s.iterations)
     document = summary(s, contest, blocks, losses)
     if dist.get_rank() == 0:
-        deliver(document)
+        tell(document)
     ds_dip.shutdown(contest.dip)
 
 

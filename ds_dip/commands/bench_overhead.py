@@ -29,11 +29,11 @@ def command(
     blocks: int, iterations: int, layers: int, hidden: int, length: int, lead: int, deadline: float, as_json: bool
 ) -> None:
     """Measure DIPEngine / PipelineEngine on the same weights, data and microbatches, on two ranks in one run."""
-    from ds_dip.benchmarks.ranks import run_ranks
+    from ds_dip.ranks import result_of
 
     settings = {"blocks": blocks, "iterations": iterations, "layers": layers, "hidden": hidden, "length": length}
     settings["lead"] = lead
-    document = run_ranks("ds_dip.benchmarks.overhead", 2, settings, deadline)
+    document = result_of("ds_dip.benchmarks.overhead", 2, settings, deadline)
     if as_json:
         click.echo(json.dumps(document))
     else:

@@ -31,13 +31,13 @@ def command(
     Contenders beside DIPEngine: DeepSpeed's PipelineEngine, cut by its default, cut best by measured layer times, and
     the latter on the microbatches that DIPEngine's planner balances.
     """
-    from ds_dip.benchmarks.ranks import run_ranks
+    from ds_dip.ranks import result_of
 
     settings = {
         "model": str(model.resolve()), "config": str(config.resolve()), "ranks": ranks, "blocks": blocks,
         "iterations": iterations,
     }  # fmt: skip
-    document = run_ranks("ds_dip.benchmarks.train", ranks, settings, deadline)
+    document = result_of("ds_dip.benchmarks.train", ranks, settings, deadline)
     if as_json:
         click.echo(json.dumps(document))
     else:

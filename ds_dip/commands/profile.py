@@ -152,8 +152,8 @@ def _progress(first: str) -> Iterator[Callable[[dict[str, Any]], None]]:
 def _measure(given: Mapping[str, Any]) -> None:
     from ds_dip.costs.machine import data_types, device_name
     from ds_dip.costs.table import read_table
-    from ds_dip.profiling.ranks import DeadlineError
     from ds_dip.profiling.session import profile, unfinished
+    from ds_dip.ranks import DeadlineError
 
     out, sweep, company = _needed(given, "out", "where to write the table"), _sweep(given), _company(given)
     check_writable(out)

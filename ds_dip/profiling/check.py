@@ -25,10 +25,10 @@ from ds_dip.profiling.engine import make_engine
 from ds_dip.profiling.fidelity import Compared, report
 from ds_dip.profiling.measure import measure
 from ds_dip.profiling.predict import makespan
-from ds_dip.profiling.ranks import settings, tell
 from ds_dip.profiling.rounds import Rounds, plans_of
 from ds_dip.profiling.timing import Patience
 from ds_dip.programs.program import Stage
+from ds_dip.ranks import settings, tell
 
 #: Batches that run before any counts, and the first step whose batch is taken: not one that the table was made from.
 WARM_UP, FIRST = 4, 1000

@@ -25,7 +25,6 @@ from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
 from ds_dip.planner import StepPlan
 from ds_dip.profiling.predict import makespan, spread_of
-from ds_dip.profiling.ranks import tell
 from ds_dip.profiling.rounds import Rounds, plans_of
 from ds_dip.programs.program import (
     Backward,
@@ -38,6 +37,7 @@ from ds_dip.programs.program import (
     Stage,
     WaitReceive,
 )
+from ds_dip.ranks import tell
 
 #: Batches that are run before anything is kept; that stages are measured in, and whole iterations.
 WARM_UP, BATCHES, ITERATIONS = 4, 32, 48

@@ -15,8 +15,8 @@ from ds_dip.data import DatasetReference
 from ds_dip.files import FileError, check_writable
 from ds_dip.models.config import load_model
 from ds_dip.models.spec import Model
-from ds_dip.profiling.ranks import run_ranks
 from ds_dip.profiling.sweep import read_sweep
+from ds_dip.ranks import run_ranks
 
 DIGITS = "ds_dip.data.digits:Digits"
 #: Samples of the digits: enough for every batch that is measured.
@@ -91,7 +91,7 @@ def profile(
     """Measure into ``out``; rows that it holds already are kept.
 
     ``engine`` holds ``config`` (the DeepSpeed JSON, "" for no engine rows), ``dataset`` and ``options``.
-    Raises FileError for files that cannot be used, ProfilingError where a rank fails; finished rows are kept.
+    Raises FileError for files that cannot be used, RanksError where a rank fails; finished rows are kept.
     """
     check_writable(out)
     read_sweep(sweep, load_model(model_path))

@@ -28,10 +28,10 @@ from ds_dip.profiling.cases import CASES, Place, layer_case
 from ds_dip.profiling.engine import engine_rows
 from ds_dip.profiling.links import Links
 from ds_dip.profiling.measure import measure, optimizer_step
-from ds_dip.profiling.ranks import settings, tell
 from ds_dip.profiling.refine import measured
 from ds_dip.profiling.sweep import Line, layer_lines, link_lines, operator_lines, read_sweep
 from ds_dip.profiling.timing import Patience, clock_name
+from ds_dip.ranks import settings, tell
 
 #: Rows that an interval's test and its halves come to on average, for the time left.
 _REFINED = 1.4

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ds_dip.profiling.ranks import DeadlineError, ProfilingError, run_ranks
+from ds_dip.ranks import DeadlineError, RanksError, run_ranks
 
 SPEAKS = """
-from ds_dip.profiling.ranks import settings, tell
+from ds_dip.ranks import settings, tell
 import os
 print("no message")
 if os.environ["RANK"] == "0":
@@ -49,8 +49,8 @@ def test_a_rank_that_fails_is_named_and_the_others_end(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTE", str(tmp_path / "pid"))
-    monkeypatch.setattr("ds_dip.profiling.ranks._NOTICE", 0.2)
-    with pytest.raises(ProfilingError, match=r"rank 1 of ranks_script ended with 1; its output ends:\nrank 1 has had"):
+    monkeypatch.setattr("ds_dip.ranks._NOTICE", 0.2)
+    with pytest.raises(RanksError, match=r"rank 1 of ranks_script ended with 1; its output ends:\nrank 1 has had"):
         run_ranks(script(FAILS), 2, 1, {}, 60.0, lambda _: None)
     for rank in range(2):
         with pytest.raises(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Starts the ranks that are measured together, follows their progress, and leaves none behind. Imports no torch."""
+"""Starts ranks that are measured together on this machine, hears the first one, and leaves none behind. No torch."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import Any
 
 #: A line of rank 0's standard output that starts with this is a message: JSON.
-MARK = "ds_dip-profile: "
+MARK = "ds_dip-rank: "
 #: Seconds that ranks get to notice that another one has failed.
 _NOTICE = 20.0
 
 
-class ProfilingError(RuntimeError):
+class RanksError(RuntimeError):
     """Ranks that failed; the message ends with what the first to fail wrote last."""
 
 
-class DeadlineError(ProfilingError):
+class DeadlineError(RanksError):
     """Ranks of which none failed and that took too long; the message says how long they had."""
 
 
 def run_ranks(
     module: str,
     ranks: int,
-    threads: int,
+    threads: int | None,
     settings: Mapping[str, Any],
     seconds: float,
     heard: Callable[[dict[str, Any]], None],
@@ -39,7 +39,9 @@ def run_ranks(
 ) -> None:
     """Run ``python -m module SETTINGS`` as ``ranks`` processes; ``heard`` gets what rank 0 says by ``tell``.
 
-    Raises ProfilingError where a rank fails, DeadlineError where ``seconds`` have passed.
+    ``threads`` a rank are what OMP_NUM_THREADS says where it is None, or else this machine's cores shared.
+
+    Raises RanksError where a rank fails, DeadlineError where ``seconds`` have passed.
     No process is left, whatever happens.
     """
     port = port or _free_port()
@@ -48,7 +50,7 @@ def run_ranks(
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(ranks),
         "LOCAL_SIZE": str(ranks),
-        "OMP_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(threads or threads_of(ranks)),
     }
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder, f"rank-{rank}.log") for rank in range(ranks)]
@@ -78,9 +80,24 @@ def run_ranks(
                 leftover.unlink(missing_ok=True)
 
 
+def result_of(module: str, ranks: int, settings: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """The one message that rank 0 says; errors as for ``run_ranks``, and RanksError where it says none."""
+    said: list[dict[str, Any]] = []
+    run_ranks(module, ranks, None, settings, seconds, said.append)
+    if not said:
+        raise RanksError(f"rank 0 of {module} ended without a result")
+    return said[-1]
+
+
+def threads_of(ranks: int) -> int:
+    """Threads of each of ``ranks`` ranks: OMP_NUM_THREADS where it is set, else this machine's cores shared."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) else max(1, (os.cpu_count() or ranks) // ranks)
+
+
 def tell(message: Mapping[str, Any]) -> None:
     """Say something to the process that started this rank."""
-    sys.stdout.write(MARK + json.dumps(dict(message)) + "\n")
+    sys.stdout.write("\n" + MARK + json.dumps(dict(message)) + "\n")
     sys.stdout.flush()
 
 
@@ -129,4 +146,4 @@ def _follow(
         if codes[rank] is None:
             raise DeadlineError(f"rank {rank} of {module} did not end within {seconds:g} s; raise --deadline")
         last = logs[rank].read_text(errors="replace").strip()[-2000:]
-        raise ProfilingError(f"rank {rank} of {module} ended with {codes[rank]}; its output ends:\n{last}")
+        raise RanksError(f"rank {rank} of {module} ended with {codes[rank]}; its output ends:\n{last}")
