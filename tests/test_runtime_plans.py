@@ -1,31 +1,70 @@
-"""A run's latency table: what may be wrong with its predictions is in the log."""
+"""A run's costs: every rank reads the same, and what may be wrong with its predictions is in the log."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ds_dip.config import ConfigError, read_config
 from ds_dip.costs.machine import device_name
 from ds_dip.costs.table import write_table
 from ds_dip.runtime import plans
+from tests.planner_cases import MODEL
 from tests.profiling_cases import table
 
+HERE = table(device=device_name(), threads=plans.torch.get_num_threads())
+RULES = {
+    "format": "ds-dip/cost-rules",
+    "version": 1,
+    "rules": [{"module": "vision", "quantity": "forward", "scale": 2.0}],
+}
 
-def alone(into: list[Any], item: Any) -> None:
-    into[0] = item
+
+@pytest.fixture
+def costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a rank of two reads; the other one reads what ``other`` makes of the first one's digests."""
+
+    def read(document: dict[str, str], compute: str = "float32", other: Any = list) -> Any:
+        def gather(into: list[Any], item: Any) -> None:
+            into[:] = [item, other(item)]
+
+        monkeypatch.setattr(plans.dist, "get_world_size", lambda: 2)
+        monkeypatch.setattr(plans.torch.distributed, "all_gather_object", gather)
+        config = read_config({"dip": {name: str(tmp_path / file) for name, file in document.items()}})
+        return plans._costs(config, SimpleNamespace(model=MODEL), compute)
+
+    write_table(tmp_path / "table.json", HERE)
+    (tmp_path / "rules.json").write_text(json.dumps(RULES))
+    return read
 
 
 @pytest.mark.parametrize("complete", [True, False])
 def test_training_warns_once_of_a_table_that_is_not_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
+    costs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(plans.dist, "get_world_size", lambda: 1)
-    monkeypatch.setattr(plans.torch.distributed, "all_gather_object", alone)
     monkeypatch.setattr(plans.logger, "warning", said.append)
     here = table(device=device_name(), threads=plans.torch.get_num_threads(), complete=complete)
     write_table(tmp_path / "table.json", here)
-    assert plans._table(str(tmp_path / "table.json"), "float32") == here
+    assert costs({"table": "table.json"}) == (here, None)
     assert said == ([] if complete else [here.gap])
+
+
+def test_a_run_without_a_table_and_rules_has_neither(costs: Any) -> None:
+    assert costs({}) == (None, None)
+
+
+@pytest.mark.parametrize(("name", "file", "place"), [("table", "table.json", 0), ("cost_rules", "rules.json", 1)])
+def test_ranks_that_read_different_costs_are_refused(costs: Any, name: str, file: str, place: int) -> None:
+    assert costs({name: file})[place] is not None
+    with pytest.raises(ConfigError, match=f'"dip.{name}" is .*, and rank 1 reads another one than rank 0'):
+        costs({name: file}, other=lambda digests: [*digests[:place], "else", *digests[place + 1 :]])
+
+
+def test_a_table_of_another_data_type_is_refused(costs: Any) -> None:
+    with pytest.raises(ConfigError, match="made for float32, and this run trains in bfloat16"):
+        costs({"table": "table.json"}, "bfloat16")

@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 from ds_dip.config import ConfigError, DIPConfig
 from ds_dip.costs.machine import device_name
 from ds_dip.costs.roofline import Rates
-from ds_dip.costs.rules import read_rules
+from ds_dip.costs.rules import CostRules, read_rules
 from ds_dip.costs.table import LatencyTable, read_table
 from ds_dip.data import DatasetReference
 from ds_dip.planner import (
@@ -40,6 +40,7 @@ def make_plans(
     """
     grid, partition = module.mpu(), module.partition
     replica = grid.get_data_parallel_rank()
+    table, rules = _costs(dip, module, compute)
     settings = PlannerSettings(
         model=module.model,
         partition=partition,
@@ -54,8 +55,8 @@ def make_plans(
         link_depth=dip.link_depth,
         memory_capacity=dip.capacity(partition.ranks),
         rates=Rates(compute=compute),
-        table=None if dip.table is None else _table(dip.table, compute),
-        rules=None if dip.cost_rules is None else read_rules(dip.cost_rules, module.model),
+        table=table,
+        rules=rules,
         ahead=dip.planner.lead,
         evaluations=dip.planner.evaluations,
         # A deterministic run's plans must not depend on a clock.
@@ -86,25 +87,29 @@ def make_plans(
     )
 
 
-def _table(path: str, compute: str) -> LatencyTable:
-    """The latency table of a run; the log warns where it was made on another machine or is not complete.
+def _costs(dip: DIPConfig, module: DIPModule, compute: str) -> tuple[LatencyTable | None, CostRules | None]:
+    """The run's latency table and its rules; the log warns of a table of another machine, or one that is not complete.
 
-    Raises ConfigError where ranks read different ones, or where it is of another data type than the run's.
+    Raises ConfigError where ranks read different ones, or where the table is of another data type than the run's.
     """
-    table = read_table(path)
+    table = None if dip.table is None else read_table(dip.table)
+    rules = None if dip.cost_rules is None else read_rules(dip.cost_rules, module.model)
     # Every replica's planner assigns the samples of the global batch for itself, and all must find the same.
-    digests: list[str] = [""] * dist.get_world_size()
-    torch.distributed.all_gather_object(digests, hashlib.sha256(repr(table).encode()).hexdigest())
-    if len(set(digests)) > 1:
-        other = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
+    digests: list[list[str]] = [[]] * dist.get_world_size()
+    mine = [hashlib.sha256(repr(read).encode()).hexdigest() for read in (table, rules)]
+    torch.distributed.all_gather_object(digests, mine)
+    for place, (name, path) in enumerate((("table", dip.table), ("cost_rules", dip.cost_rules))):
+        other = next((rank for rank, digest in enumerate(digests) if digest[place] != digests[0][place]), None)
+        if other is not None:
+            raise ConfigError(
+                f'"dip.{name}" is {path!r}, and rank {other} reads another one than rank 0; give all nodes the same'
+            )
+    if table is not None and table.dtype != compute:
         raise ConfigError(
-            f'"dip.table" is {path!r}, and rank {other} reads another table there than rank 0; give all nodes the same'
-        )
-    if table.dtype != compute:
-        raise ConfigError(
-            f'"dip.table" is {path!r}, made for {table.dtype}, and this run trains in {compute}; give a table that '
+            f'"dip.table" is {dip.table!r}, made for {table.dtype}, and this run trains in {compute}; give a table that '
             f"ds-dip profile --dtype {compute} made"
         )
-    for warning in filter(None, (table.mismatch(device_name(), torch.get_num_threads()), table.gap)):
+    warnings = () if table is None else (table.mismatch(device_name(), torch.get_num_threads()), table.gap)
+    for warning in filter(None, warnings):
         logger.warning(warning)
-    return table
+    return table, rules
