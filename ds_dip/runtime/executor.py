@@ -17,7 +17,7 @@ import torch
 from ds_dip.files import first_line
 from ds_dip.models.context import Context
 from ds_dip.models.partition import Chunk, Partition
-from ds_dip.models.spec import Model, Sizes, TensorSpec, fields_of
+from ds_dip.models.spec import Model, Sizes, fields_of
 from ds_dip.planning.batch import Batch, Microbatch
 from ds_dip.programs.program import (
     Backward,
@@ -32,6 +32,7 @@ from ds_dip.programs.program import (
     WaitReceive,
 )
 from ds_dip.runtime.clock import Clock, Interval
+from ds_dip.runtime.stages import Stages
 from ds_dip.runtime.transport import Transport
 
 Tensors = list[torch.Tensor]
@@ -114,11 +115,9 @@ class Executor:
         watch: Callable[[Stage, Sequence[torch.Tensor]], None] | None = None,
     ) -> None:
         self._watch = watch or (lambda _, __: None)
-        self._model, self._partition, self._seed = model, partition, seed
+        self._model, self._stages, self._seed = model, Stages(model, partition), seed
         self._compute, self._transport, self._load = compute, transport, load
         self._device, self._dtype = device, dtype
-        self._chunks = {(chunk.module, chunk.index): chunk for chunk in partition.chunks}
-        self._last = {module.name: partition.of(module.name)[-1].index for module in model.modules}
         self._clock = Clock()
         self._run: _Run | None = None
         self._keep_logits = False
@@ -187,39 +186,11 @@ class Executor:
         else:
             self._transport.wait_send(message)
 
-    def _chunk(self, stage: Stage) -> Chunk:
-        return self._chunks[stage.module, stage.chunk]
-
     def _sizes(self, run: _Run, stage: Stage) -> Sizes:
         return run.batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
 
-    def _specs(self, stage: Stage) -> tuple[TensorSpec, ...]:
-        return self._model.module(stage.module).layers[self._chunk(stage).stop - 1].output
-
-    def _sources(self, run: _Run, stage: Stage) -> list[Stage]:
-        """The forwards whose outputs a forward takes."""
-        if stage.chunk:
-            return [Stage("F", stage.module, stage.chunk - 1, stage.microbatch, stage.sub)]
-        subs = run.batch.microbatches[stage.microbatch].subs
-        return [
-            Stage("F", module, self._last[module], stage.microbatch, sub)
-            for module in self._model.upstream(stage.module)
-            for sub in range(len(subs[module]))
-        ]
-
-    def _targets(self, run: _Run, stage: Stage) -> list[Stage]:
-        """The forwards that take a forward's outputs."""
-        if stage.chunk < self._last[stage.module]:
-            return [Stage("F", stage.module, stage.chunk + 1, stage.microbatch, stage.sub)]
-        subs = run.batch.microbatches[stage.microbatch].subs
-        return [
-            Stage("F", module, 0, stage.microbatch, sub)
-            for module in self._model.downstream(stage.module)
-            for sub in range(len(subs[module]))
-        ]
-
     def _load_fields(self, run: _Run, stage: Stage) -> None:
-        chunk = self._chunk(stage)
+        chunk = self._stages.chunk(stage)
         names = fields_of(self._model.module(stage.module).layers[chunk.start : chunk.stop])
         microbatch = run.batch.microbatches[stage.microbatch]
         start, stop = microbatch.subs[stage.module][stage.sub]
@@ -235,7 +206,7 @@ class Executor:
         return tensors
 
     def _forward(self, run: _Run, stage: Stage) -> None:
-        sources = self._sources(run, stage)
+        sources = self._stages.sources(run.batch, stage)
         leaves: list[tuple[Stage, Tensors]] = []
         taken: dict[Stage, Tensors] = {}
         for source in sources:
@@ -249,19 +220,19 @@ class Executor:
             self._sizes(run, stage), run.fields.pop(stage, {}), run.instances(stage), run.batch.step, self._seed
         )
         with self._named(run, stage, context):
-            output = self._compute.forward(self._chunk(stage), x, context)
+            output = self._compute.forward(self._stages.chunk(stage), x, context)
         tensors = list(output) if isinstance(output, tuple | list) else [output]
         self._check(run, stage, tensors)
         self._watch(stage, tensors)
         backward = run.train and self._model.backward(stage.module)
         if backward:
             run.leaves[stage] = leaves
-        if stage.module == self._model.loss_module and stage.chunk == self._last[stage.module]:
+        if self._stages.loses(stage):
             self._lose(run, stage, output, context)
             return
         if backward:
             run.outputs[stage] = tensors
-        for target in self._targets(run, stage):
+        for target in self._stages.targets(run.batch, stage):
             run.handed[stage, target] = [t.detach() for t in tensors]
 
     def _lose(self, run: _Run, stage: Stage, output: Any, context: Context) -> None:
@@ -285,17 +256,9 @@ class Executor:
         except (RuntimeError, ValueError, TypeError, LookupError) as error:
             fields = ", ".join(f"{name} {_form(tensor)}" for name, tensor in context.fields.items()) or "none"
             raise StageError(
-                f"{self._place(run, stage)}: {first_line(error)}; the fields read here are {fields}: make what the "
-                "dataset loads fit the layers"
+                f"{self._stages.words(run.batch, stage)}: {first_line(error)}; the fields read here are {fields}: "
+                "make what the dataset loads fit the layers"
             ) from error
-
-    def _place(self, run: _Run, stage: Stage) -> str:
-        chunk, samples = self._chunk(stage), [s.id for s in run.batch.microbatches[stage.microbatch].samples]
-        more = f" and {len(samples) - 4} more" if len(samples) > 4 else ""
-        return (
-            f"{stage.module} chunk {stage.chunk} (layers {chunk.start} to {chunk.stop - 1}), microbatch "
-            f"{stage.microbatch} (samples {', '.join(samples[:4])}{more})"
-        )
 
     def _gather(self, stage: Stage, taken: Mapping[Stage, Tensors]) -> dict[str, Any]:
         """Each upstream module's outputs, sub-microbatches concatenated in instance order."""
@@ -315,13 +278,13 @@ class Executor:
 
     def _check(self, run: _Run, stage: Stage, tensors: Sequence[torch.Tensor]) -> None:
         """Outputs must have the planned shapes: the receiver has buffers of just these."""
-        specs, sizes = self._specs(stage), self._sizes(run, stage)
+        specs, sizes = self._stages.specs(stage), self._sizes(run, stage)
         planned = [(spec.shape(sizes), self._dtype(spec.dtype)) for spec in specs]
         found = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
         if planned != found:
             raise StageError(
-                f"{self._place(run, stage)}: output is {found}, planned from metadata {planned}; make the dataset's "
-                "metadata and the layer's output agree"
+                f"{self._stages.words(run.batch, stage)}: output is {found}, planned from metadata {planned}; "
+                "make the dataset's metadata and the layer's output agree"
             )
 
     def _backward(self, run: _Run, stage: Stage) -> None:
@@ -344,7 +307,7 @@ class Executor:
     def _gradients(self, run: _Run, forward: Stage, stage: Stage) -> Tensors:
         """Gradients of a forward's outputs, summed over all who took them."""
         total: Tensors = []
-        for target in self._targets(run, forward):
+        for target in self._stages.targets(run.batch, forward):
             back = Stage("B", target.module, target.chunk, target.microbatch, target.sub)
             part = self._take(run, back, stage)
             total = [a + b for a, b in zip(total, part, strict=True)] if total else part

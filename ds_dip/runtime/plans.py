@@ -106,8 +106,8 @@ def _costs(dip: DIPConfig, module: DIPModule, compute: str) -> tuple[LatencyTabl
             )
     if table is not None and table.dtype != compute:
         raise ConfigError(
-            f'"dip.table" is {dip.table!r}, made for {table.dtype}, and this run trains in {compute}; give a table that '
-            f"ds-dip profile --dtype {compute} made"
+            f'"dip.table" is {dip.table!r}, made for {table.dtype}, and this run trains in {compute}; give a table '
+            f"that ds-dip profile --dtype {compute} made"
         )
     warnings = () if table is None else (table.mismatch(device_name(), torch.get_num_threads()), table.gap)
     for warning in filter(None, warnings):
