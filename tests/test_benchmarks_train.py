@@ -38,6 +38,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 def test_every_contender_computes_the_same_loss(document: dict) -> None:
     assert set(document["contenders"]) == CONTENDERS
+    assert document["refused"] == {}
     first = {found["losses"][0] for found in document["contenders"].values()}
     assert max(first) == pytest.approx(min(first), rel=1e-5)
 

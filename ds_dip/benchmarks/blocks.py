@@ -50,6 +50,18 @@ def interleave(contenders: Mapping[str, Callable[[], Any]], blocks: int, iterati
     )
 
 
+def marking(run: Callable[..., Any], marks: list[tuple[float, float]]) -> Callable[..., Any]:
+    """``run``, noting in ``marks`` when each call started and ended."""
+
+    def marked(*arguments: Any, **named: Any) -> Any:
+        start = time.monotonic()
+        result = run(*arguments, **named)
+        marks.append((start, time.monotonic()))
+        return result
+
+    return marked
+
+
 def idle_share(marks: Sequence[tuple[float, float]]) -> float:
     """The share of ranks times span without a stage, from each rank's (start, end) of its stages; all ranks call it."""
     busy = sum(end - start for start, end in marks)

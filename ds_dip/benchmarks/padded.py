@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from deepspeed import comm as dist
+from deepspeed.accelerator import get_accelerator
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.nn import functional
 
-from ds_dip.benchmarks.blocks import idle_share
+from ds_dip.benchmarks.blocks import idle_share, marking
 from ds_dip.benchmarks.stock import Feed, chain, header, loss
 from ds_dip.data import SampleMetadata
 from ds_dip.models import Model
@@ -58,34 +58,33 @@ class Padded:
         seed: int,
     ) -> None:
         self._model, self._feed, self._batches = model, feed, iter(batches)
-        self._rank, ranks, stages = dist.get_rank(), dist.get_world_size(), len(bounds) - 1
+        self._device = torch.device(get_accelerator().current_device_name())
+        ranks, stages = dist.get_world_size(), len(bounds) - 1
         self._specs = [(module.name, layer.output[0]) for module in model.modules for layer in module.layers]
         self._bounds = bounds
         every = [self._shapes(microbatch) for step in batches for microbatch in step]
         capacity = [max(rows[place] for rows, _ in every) for place in range(stages + 1)]
         widths = every[0][1]
-        self._capacity, self._width, self._last = capacity[0], widths[0], stages - 1
-        device, count = torch.device("cpu"), config["gradient_accumulation_steps"]
+        self._capacity, self._last = capacity[0], stages - 1
+        device, count = self._device, config["gradient_accumulation_steps"]
         layers = chain(model, seed)
         self._stages = {
-            stage: PaddedStage(layers[bounds[stage] : bounds[stage + 1]], capacity[stage + 1])
-            for stage in range(self._rank, stages, ranks)
+            stage: PaddedStage(layers[bounds[stage] : bounds[stage + 1]], capacity[stage + 1]).to(device)
+            for stage in range(dist.get_rank(), stages, ranks)
         }
-        built: list[Any] = [
+        self._built: list[Any] = [
             PipelineStage(
                 module, stage, stages, device,
-                input_args=torch.zeros(capacity[stage], widths[stage], requires_grad=stage > 0),
-                output_args=torch.zeros(capacity[stage + 1], widths[stage + 1], requires_grad=True),
+                input_args=torch.zeros(capacity[stage], widths[stage], device=device, requires_grad=stage > 0),
+                output_args=torch.zeros(capacity[stage + 1], widths[stage + 1], device=device, requires_grad=True),
             )
             for stage, module in self._stages.items()
         ]  # fmt: skip
-        self._marks: list[tuple[float, float]] = []
-        self._marked = built
         self._targets: list[tuple[int, tuple[Tensor, Tensor]]] = []
         self._schedule: Any = (
-            Schedule1F1B(built[0], count, loss_fn=self._loss)
-            if len(built) == 1
-            else ScheduleInterleaved1F1B(built, count, loss_fn=self._loss)
+            Schedule1F1B(self._built[0], count, loss_fn=self._loss)
+            if len(self._built) == 1
+            else ScheduleInterleaved1F1B(self._built, count, loss_fn=self._loss)
         )
         parameters = [p for module in self._stages.values() for p in module.parameters()]
         options = {name: value for name, value in config["optimizer"]["params"].items() if name != "torch_adam"}
@@ -117,7 +116,7 @@ class Padded:
         target = {"target": torch.arange(len(microbatches))} if last else {}
         self._schedule.step(*arguments, losses=losses if last else None, return_outputs=False, **target)
         self._step()
-        total = torch.stack(losses).mean().detach() if last else torch.zeros(())
+        total = torch.stack(losses).mean().detach() if last else torch.zeros((), device=self._device)
         dist.broadcast(total, self._last % dist.get_world_size())
         return total
 
@@ -126,18 +125,18 @@ class Padded:
         first, last, pixels = 0 in self._stages, self._last in self._stages, []
         self._targets = []
         count = sum(sample.loss_tokens for microbatch in microbatches for sample in microbatch)
-        scale = torch.tensor(len(microbatches) / count)
+        scale = torch.tensor(len(microbatches) / count, device=self._device)
         for samples in microbatches:
             rows, _ = self._shapes(samples)
-            given = header(samples, self._model, self._feed.tokens(samples))
+            given = header(samples, self._model, self._feed.tokens(samples)).to(self._device)
             for stage, module in self._stages.items():
                 module.sides.append((given, rows[stage], rows[stage + 1]))
             if first:
                 real = self._feed.pixels(samples)
                 pixels.append(functional.pad(real, (0, 0, 0, self._capacity - len(real))))
             if last:
-                self._targets.append((rows[-1], (self._feed.labels(samples), scale)))
-        return [torch.cat(pixels)] if first else []
+                self._targets.append((rows[-1], (self._feed.labels(samples).to(self._device), scale)))
+        return [torch.cat(pixels).to(self._device)] if first else []
 
     def _step(self) -> None:
         """Clip by the norm of the whole model, and step."""
@@ -152,21 +151,12 @@ class Padded:
     def bubble(self) -> float:
         """The share of ranks times span without a stage, over one batch measured for it."""
         names = ("forward_one_chunk", "backward_one_chunk")
-        self._marks = []
-        for stage in self._marked:
+        marks: list[tuple[float, float]] = []
+        for stage in self._built:
             for name in names:
-                setattr(stage, name, self._marking(getattr(stage, name)))
+                setattr(stage, name, marking(getattr(stage, name), marks))
         self()
-        for stage in self._marked:
+        for stage in self._built:
             for name in names:
                 delattr(stage, name)
-        return idle_share(self._marks)
-
-    def _marking(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def marked(*arguments: Any, **named: Any) -> Any:
-            start = time.monotonic()
-            result = run(*arguments, **named)
-            self._marks.append((start, time.monotonic()))
-            return result
-
-        return marked
+        return idle_share(marks)

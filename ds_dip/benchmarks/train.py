@@ -18,7 +18,7 @@ from deepspeed.runtime.pipe.module import PipelineModule
 from torch import Tensor, nn
 
 import ds_dip
-from ds_dip.benchmarks.blocks import Blocks, idle_share, interleave, machine, ratios, spread
+from ds_dip.benchmarks.blocks import Blocks, idle_share, interleave, machine, marking, ratios, spread
 from ds_dip.benchmarks.contenders import microbatches_of
 from ds_dip.benchmarks.padded import Padded
 from ds_dip.benchmarks.stock import Feed, StaticModule, chain, loss, stock_engine
@@ -56,7 +56,6 @@ class Static:
 
     def __init__(self, engine: Any, feed: Feed) -> None:
         self.engine, self._feed = engine, feed
-        self._marks: list[tuple[float, float]] = []
 
     def __call__(self) -> Tensor:
         """Train on the next batch; the loss."""
@@ -67,20 +66,12 @@ class Static:
     def bubble(self) -> float:
         """The share of ranks times span without a stage, over one batch measured for it."""
         before = self.engine._INSTRUCTION_MAP
-        marked = {kind: self._marking(before[kind]) for kind in (schedule.ForwardPass, schedule.BackwardPass)}
+        marks: list[tuple[float, float]] = []
+        marked = {kind: marking(before[kind], marks) for kind in (schedule.ForwardPass, schedule.BackwardPass)}
         self.engine._INSTRUCTION_MAP = {**before, **marked}
-        self._marks = []
         self()
         self.engine._INSTRUCTION_MAP = before
-        return idle_share(self._marks)
-
-    def _marking(self, run: Callable[..., None]) -> Callable[..., None]:
-        def marked(engine: Any, **arguments: Any) -> None:
-            start = time.monotonic()
-            run(engine, **arguments)
-            self._marks.append((start, time.monotonic()))
-
-        return marked
+        return idle_share(marks)
 
 
 def layer_times(model: Model, feed: Feed, seed: int, steps: int = 4) -> list[float]:
@@ -136,12 +127,13 @@ def peak_bytes(run: Callable[[], Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """All contenders by name, and how DeepSpeed's were cut."""
+    """All contenders by name, how the static ones were cut, and why some cannot run."""
 
     dip: Any
     static: dict[str, Static | Padded]
     bounds: dict[str, list[int]]
     layer_seconds: list[float]
+    refused: dict[str, str]
 
     def contenders(self) -> dict[str, Callable[[], Any]]:
         """An iteration of each."""
@@ -186,7 +178,7 @@ def make_contest(s: Train) -> Contest:
     seconds = layer_times(model, feed(False), s.seed)
     cuts = {"measured": best_split(seconds, s.ranks)}
     static: dict[str, Static | Padded] = {}
-    bounds = {}
+    bounds, refused = {}, {}
     for name, (cut, balanced) in STATIC.items():
         layers: list[nn.Module] = chain(model, s.seed)
         options = {"layers": layers, "loss_fn": loss, "num_stages": s.ranks, "dynamic_shape": True}
@@ -194,9 +186,12 @@ def make_contest(s: Train) -> Contest:
         bounds[name] = [int(part) for part in stock.parts]
         static[name] = Static(stock_engine(stock, config), feed(balanced))
     for name, laps in PADDED.items():
-        bounds[name] = best_split(seconds, s.ranks * laps)
-        static[name] = Padded(model, feed(False), batches[False], bounds[name], config, s.seed)
-    return Contest(dip, static, bounds, seconds)
+        try:
+            bounds[name] = best_split(seconds, s.ranks * laps)
+            static[name] = Padded(model, feed(False), batches[False], bounds[name], config, s.seed)
+        except ValueError as error:  # too few layers, or a number of microbatches that the schedule does not take
+            refused[name] = str(error)
+    return Contest(dip, static, bounds, seconds, refused)
 
 
 def summary(s: Train, contest: Contest, blocks: Blocks, losses: dict[str, list[float]]) -> dict[str, Any]:
@@ -218,6 +213,7 @@ def summary(s: Train, contest: Contest, blocks: Blocks, losses: dict[str, list[f
             }
             for name, run in contest.contenders().items()
         },
+        "refused": contest.refused,
         "layer_seconds": contest.layer_seconds,
         "fallbacks": sum(statistics.fallbacks.values()),
         "predicted_iteration": contest.dip.plan.iteration,

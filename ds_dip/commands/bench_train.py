@@ -29,7 +29,8 @@ def command(
     """Train the same model on the same samples under every contender, and compare times, bubbles and memory.
 
     Contenders beside DIPEngine: DeepSpeed's PipelineEngine, cut by its default, cut best by measured layer times, and
-    the latter on the microbatches that DIPEngine's planner balances.
+    the latter on the microbatches that DIPEngine's planner balances; torch.distributed.pipelining with 1F1B and
+    interleaved 1F1B, padded.
     """
     from ds_dip.ranks import result_of
 
@@ -65,3 +66,5 @@ def _show(document: dict[str, Any]) -> None:
             "-" if found["bounds"] is None else ", ".join(map(str, found["bounds"][1:-1])),
         )
     console.print(table)
+    for name, why in document["refused"].items():
+        console.print(f"{name}: left out, {why}")
