@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 BLOCK = "dip"
 #: What a deadline may be: long enough to be kept, and what clocks can count.
 SECONDS = "a number from 0.1 to 1000000"
+#: Schedules that a batch's search scores at most by default: where it takes time from the ranks, and where it does not.
+SCORED, SCORED_BY_SPARE_CORES = 1_000, 20_000
 
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -47,17 +49,29 @@ class PlannerConfig(_Block):
     restart_limit: int = _setting(
         3, "an integer of at least 0", "how often a planner that died is started again in one run", ge=0
     )
-    evaluations: int = _setting(
-        1000,
-        "an integer from 0 to 1000000",
-        "schedules that a batch's search scores at most; 0 searches none",
+    evaluations: int | None = _setting(
+        None,
+        "an integer from 0 to 1000000, or null",
+        "schedules that a batch's search scores at most; 0 searches none; null scores 1000, or 20000 where cores are "
+        "to spare",
         ge=0,
         le=1000000,
+    )
+    workers: int | None = _setting(
+        None,
+        "an integer from 1 to 64, or null",
+        "threads of a batch's search; null shares half of the node's cores among its planners, 8 each at most",
+        ge=1,
+        le=64,
     )
     nice: int = _setting(10, "an integer from 0 to 19", "niceness of the process; 19 yields most", ge=0, le=19)
     seed: int = _setting(
         0, "an integer from 0 to 2147483647", "seed of the order of samples and of the search", ge=0, le=2147483647
     )
+
+    def scored(self, spare: bool = False) -> int:
+        """Schedules that a search scores at most, where cores are to ``spare`` and where not."""
+        return (SCORED_BY_SPARE_CORES if spare else SCORED) if self.evaluations is None else self.evaluations
 
 
 class TimeoutConfig(_Block):

@@ -14,7 +14,7 @@ from ds_dip.models import load_model
 from ds_dip.models.spec import Layer, Model, Module, TensorSpec
 from ds_dip.partition.scoring import Scorer
 from ds_dip.partition.workload import Workload, draw
-from ds_dip.planner.plan import fastest
+from ds_dip.planner.ordering import fastest
 from ds_dip.scheduling import Problem
 
 CONFIGS = Path(__file__).resolve().parent.parent / "model_configs"

@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 
-from ds_dip.data import DatasetReference, SampleMetadata
+from ds_dip.data import DatasetReference, SampleMetadata, Sampler
 from ds_dip.models.spec import Layer, Model, Module, TensorSpec
 from ds_dip.partition import make_partition
 from ds_dip.planner import PlannerSettings
@@ -56,3 +56,9 @@ def settings(dataset: Mapping[str, Any] | None = None, **changes: Any) -> Planne
         "paced": False,  # plans are compared: none may depend on the clock
     }
     return PlannerSettings(**(given | changes))
+
+
+def drawn(step: int) -> list[int]:
+    """The samples that these settings' sampler draws for a step."""
+    own = settings()
+    return [int(index) for index in Sampler(len(Samples()), own.batch_size, own.seed).indices(step)]

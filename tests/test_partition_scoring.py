@@ -17,7 +17,9 @@ from ds_dip.partition import make_partition
 from ds_dip.partition.memory import Memory
 from ds_dip.partition.scoring import MOST_STAGES, Remembered, Score, Scorer, UnfitError
 from ds_dip.partition.workload import Workload, draw
-from ds_dip.planner.plan import Planner, PlannerSettings, schedulers
+from ds_dip.planner.ordering import schedulers
+from ds_dip.planner.plan import Planner
+from ds_dip.planner.settings import PlannerSettings
 from tests.partition_cases import PROCESSOR, QUICKSTART, digits, model_of, random_workload, schedule, scorer
 
 
@@ -143,7 +145,7 @@ def test_costs_are_asked_for_once() -> None:
 
 
 def test_other_schedules_can_be_asked_for() -> None:
-    from ds_dip.planner.plan import fastest
+    from ds_dip.planner.ordering import fastest
 
     workload, partition = digits(), make_partition(QUICKSTART, 2)
     costs = Roofline(QUICKSTART, PROCESSOR)

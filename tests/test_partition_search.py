@@ -16,7 +16,7 @@ from ds_dip.partition.chunks import chunk_ranks
 from ds_dip.partition.memory import Memory
 from ds_dip.partition.search import Found, search
 from ds_dip.partition.space import SearchOptions
-from ds_dip.planner.plan import searched
+from ds_dip.planner.ordering import schedulers
 from tests.partition_cases import QUICKSTART, digits, model_of, random_workload, scorer
 
 RATES = st.sampled_from([Rates(layer_overhead=0.0), Rates(), Rates(layer_overhead=5e-4), Rates(link=1e6)])
@@ -68,7 +68,7 @@ def cuts(layers: int) -> Iterator[list[int]]:
 
 def test_the_best_and_the_rule_are_scored_again_as_the_planner_schedules() -> None:
     own = scorer()
-    final = own.by(lambda problem: searched(problem, "dip", 50)[:3])
+    final = own.by(schedulers("dip", 50)[1])
     found = search(own, 2, SearchOptions(evaluations=100, shown=3), None, final)
     assert found.rule is not None
     assert len(found.candidates) == 3

@@ -21,7 +21,7 @@ import pytest
 from ds_dip.costs.corrections import Corrections, Measurement
 from ds_dip.planner import Planner, PlannerClient
 from ds_dip.planner.record import encode_plan, seal
-from tests.planner_cases import settings
+from tests.planner_cases import drawn, settings
 
 #: Seconds after which a test gives up on something that should happen soon.
 PATIENCE = 60.0
@@ -153,10 +153,10 @@ def framed(message: list[object]) -> bytes:
 NONSENSE = {
     "noise": bytes(range(255, 0, -1)),
     "another message": framed(["hello"]),
-    "a broken record": framed(["plan", 0, 0.1, encode_plan(PLAN)[:-1]]),
-    "another step": framed(["plan", 1, 0.1, encode_plan(PLAN)]),
-    "a fallback": framed(["plan", 0, 0.1, encode_plan(seal(replace(PLAN, kind="fallback", reason="mine")))]),
-    "half a plan": framed(["plan", 0, 0.1, encode_plan(seal(HALF))]),
+    "a broken record": framed(["plan", 0, 0.1, False, encode_plan(PLAN)[:-1]]),
+    "another step": framed(["plan", 1, 0.1, False, encode_plan(PLAN)]),
+    "a fallback": framed(["plan", 0, 0.1, False, encode_plan(seal(replace(PLAN, kind="fallback", reason="mine")))]),
+    "half a plan": framed(["plan", 0, 0.1, False, encode_plan(seal(HALF))]),
 }
 
 
@@ -173,7 +173,7 @@ def test_nonsense_is_refused_and_counted(start: Start, tmp_path: Path, kind: str
 
 
 def test_a_batch_that_cannot_be_planned_is_told_and_the_next_ones_are_planned(start: Start) -> None:
-    broken = Planner(settings()).sampler.indices(1)[0]
+    broken = drawn(1)[0]
     client = start({"broken": broken})
     assert client.take(0, PATIENCE).plan is not None
     answer = client.take(1, PATIENCE)
@@ -236,7 +236,7 @@ def test_the_planner_is_gone_when_its_parent_is(forked: bool) -> None:
     script = textwrap.dedent(f"""
         import os, signal, sys
         from ds_dip.planner import PlannerClient
-        from tests.planner_cases import settings
+        from tests.planner_cases import drawn, settings
         client = PlannerClient(settings())
         assert client.ready({PATIENCE})
         child = os.fork() if {forked} else -1

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from ds_dip.costs.corrections import Corrections, Measurement
 from ds_dip.planner import SCHEDULES, Planner, StepPlan
 from ds_dip.planner.record import stages_of
+from ds_dip.planner.times import StageSeconds
 from ds_dip.planning import PlanningError
 from ds_dip.programs import replay
-from tests.planner_cases import FEW, Samples, settings
+from tests.planner_cases import FEW, Samples, drawn, settings
 
 
 @FEW
@@ -60,7 +61,7 @@ def test_replicas_share_the_global_batch_and_its_loss_count(step: int, replicas:
     plans = [Planner(settings(replicas=replicas, replica=replica)).plan(step) for replica in range(replicas)]
     held = [s.id for plan in plans for microbatch in plan.batch.microbatches for s in microbatch.samples]
     planner = Planner(settings())
-    expected = [planner.dataset.metadata(index) for index in planner.sampler.indices(step)]
+    expected = [planner.dataset.metadata(index) for index in drawn(step)]
     assert sorted(held) == sorted(sample.id for sample in expected)
     assert {plan.batch.loss_count for plan in plans} == {sum(sample.loss_tokens for sample in expected)}
 
@@ -89,9 +90,10 @@ def test_measurements_stand_beside_uncorrected_predictions() -> None:
     planner = Planner(settings())
     plan = planner.plan(0)
     planner.corrections = Corrections().updated([Measurement("vision", "F", 1.0, 9.0)])
-    pairs = planner.measurements(plan, [(time.stage, 1.0) for rank in plan.stages for time in rank])
+    pairs = planner.measurements(plan.batch, [StageSeconds(time.stage, 1.0) for rank in plan.stages for time in rank])
     predicted = [time.end - time.start for rank in plan.stages for time in rank]
     assert [pair.predicted for pair in pairs] == pytest.approx(predicted)
+    assert [pair.rank for pair in pairs] == [rank for rank, own in enumerate(plan.stages) for _ in own]
     assert {(pair.module, pair.kind) for pair in pairs} == {(m, k) for m in ("vision", "language") for k in "FB"}
 
 

@@ -17,7 +17,7 @@ from ds_dip.partition.methods import partition_by
 from ds_dip.partition.scoring import Scorer
 from ds_dip.partition.search import search
 from ds_dip.partition.workload import Workload, draw
-from ds_dip.planner.plan import schedulers
+from ds_dip.planner.ordering import schedulers
 from ds_dip.runtime import partition_for
 from tests.partition_cases import QUICKSTART, schedule
 

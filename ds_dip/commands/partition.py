@@ -93,7 +93,7 @@ def command(**given: Any) -> None:
     from ds_dip.partition.memory import Memory
     from ds_dip.partition.offline import Inputs, partition_offline
     from ds_dip.partition.sources import table_warnings
-    from ds_dip.planner.plan import schedulers
+    from ds_dip.planner.ordering import schedulers
 
     out: Path = given["out"]
     check_writable(out)
@@ -115,7 +115,7 @@ def command(**given: Any) -> None:
         workload=workload,
         costs_sha256=costs_sha256,
         schedule=dip.schedule,
-        evaluations=dip.planner.evaluations,
+        evaluations=dip.planner.scored(),
         memory=Memory(
             bytes=None if given["memory_gb"] is None else given["memory_gb"] * 1e9,
             compute=compute,
@@ -129,7 +129,7 @@ def command(**given: Any) -> None:
         _, kept = partition_offline(
             inputs,
             costs,
-            *schedulers(dip.schedule, dip.planner.evaluations),
+            *schedulers(dip.schedule, dip.planner.scored()),
             out,
             again=given["again"],
             progress=progress,

@@ -1,18 +1,20 @@
 """Predictions pulled to what this machine really does (DFLOP, adaptive correction).
 
 Per module and kind of stage a line ``factor * predicted + offset`` is fitted to measured stages.
-The offset is what a stage costs whatever its size; the factor is how far the rates were off.
+The offset is what a stage costs whatever its size; the factor is how far the rates were off. What
+single ranks and shapes deviate from these lines comes on top (see ``deviations``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ds_dip.costs.model import CostModel
+from ds_dip.models.partition import Chunk
 from ds_dip.models.spec import Sizes
 
 #: Newest measurements kept per module and kind; old ones tell of a machine that may have changed.
@@ -28,13 +30,16 @@ _NOTHING = 1e-12
 class Measurement:
     """Uncorrected prediction and measurement of one stage (``kind`` ``F`` or ``B``), in seconds.
 
-    With the module ``""`` and the kind ``"iteration"``: a makespan and the whole iteration.
+    ``rank`` of the pipeline ran it, over ``tokens`` tokens. With the module ``""`` and the kind
+    ``"iteration"``: a makespan and the whole iteration.
     """
 
     module: str
     kind: str
     predicted: float
     measured: float
+    rank: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,31 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
+class RankFactor:
+    """How much longer every stage of one rank takes than the fits say."""
+
+    rank: int
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeFactor:
+    """How much longer a module's stages of one kind take than the fits say, in one class of sizes."""
+
+    module: str
+    kind: str
+    size: int
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Corrections:
     """Fitted corrections and the measurements that they rest on; a value, updated into a new one."""
 
     fits: tuple[Fit, ...] = ()
     window: tuple[Measurement, ...] = ()
+    ranks: tuple[RankFactor, ...] = ()
+    shapes: tuple[ShapeFactor, ...] = ()
 
     def updated(self, measurements: Iterable[Measurement]) -> Corrections:
         """Corrections that know these measurements too; the oldest beyond the window are dropped.
@@ -69,14 +94,37 @@ class Corrections:
             kept.setdefault((item.module, item.kind), []).append(item)
         window = {key: items[-(ITERATIONS if key[1] == ITERATION else WINDOW) :] for key, items in sorted(kept.items())}
         fits = tuple(Fit(*key, *_line(items)) for key, items in window.items())
-        return Corrections(fits, tuple(item for items in window.values() for item in items))
+        return replace(self, fits=fits, window=tuple(item for items in window.values() for item in items))
+
+    @property
+    def plain(self) -> Corrections:
+        """The fits alone, without what single ranks and shapes deviate."""
+        return replace(self, ranks=(), shapes=())
+
+    @property
+    def applied(self) -> tuple[object, ...]:
+        """What predictions depend on: equal for corrections that predict the same."""
+        return self.fits, self.ranks, self.shapes
 
     def seconds(self, module: str, kind: str, predicted: float, otherwise: float | None = None) -> float:
-        """The corrected prediction of a stage; of what was never measured ``otherwise``, or as it is."""
+        """The fitted prediction of a stage; of what was never measured ``otherwise``, or as it is."""
         for fit in self.fits:
             if fit.module == module and fit.kind == kind:
                 return fit.factor * predicted + fit.offset
         return predicted if otherwise is None else otherwise
+
+    def deviation(self, module: str, kind: str, rank: int, tokens: int) -> float:
+        """The factor of a stage's rank and shape on its fitted prediction."""
+        factor = 1.0
+        for of_rank in self.ranks:
+            if of_rank.rank == rank:
+                factor *= of_rank.factor
+        if self.shapes:
+            size = size_class(tokens)
+            for shape in self.shapes:
+                if shape.size == size and shape.module == module and shape.kind == kind:
+                    factor *= shape.factor
+        return factor
 
     def iteration(self, makespan: float, otherwise: float | None = None) -> float:
         """Predicted seconds of a whole iteration: the makespan and what surrounds it (reduction, step).
@@ -86,20 +134,29 @@ class Corrections:
         return self.seconds("", ITERATION, makespan, otherwise)
 
 
+def size_class(tokens: int) -> int:
+    """The class of sizes that a stage of so many tokens is in: four classes an octave, 0 for no token."""
+    return 0 if tokens < 1 else 1 + round(4 * math.log2(tokens))
+
+
 @dataclass(frozen=True)
 class CorrectedCosts:
-    """A cost model with corrections on top; memory and transfers are those of the base."""
+    """A cost model with corrections on top; memory and transfers are those of the base.
+
+    ``chunks`` say which rank runs what; without them no rank's factor applies.
+    """
 
     base: CostModel
     corrections: Corrections
+    chunks: Mapping[tuple[str, int], Chunk]
 
     def forward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Seconds of the forward."""
-        return self.corrections.seconds(module, "F", self.base.forward(module, start, stop, sizes))
+        return self._corrected(module, start, "F", sizes, self.base.forward(module, start, stop, sizes))
 
     def backward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Seconds of the backward."""
-        return self.corrections.seconds(module, "B", self.base.backward(module, start, stop, sizes))
+        return self._corrected(module, start, "B", sizes, self.base.backward(module, start, stop, sizes))
 
     def activation_bytes(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Bytes that the forward keeps until the backward has run."""
@@ -108,6 +165,14 @@ class CorrectedCosts:
     def transfer(self, bytes: float) -> float:
         """Seconds of a transfer."""
         return self.base.transfer(bytes)
+
+    def _corrected(self, module: str, start: int, kind: str, sizes: Sizes, predicted: float) -> float:
+        seconds = self.corrections.seconds(module, kind, predicted)
+        if self.corrections.ranks or self.corrections.shapes:
+            chunk = self.chunks.get((module, start))
+            rank = -1 if chunk is None else chunk.rank
+            seconds *= self.corrections.deviation(module, kind, rank, sum(sizes.tokens))
+        return seconds
 
 
 def _line(items: list[Measurement]) -> tuple[float, float]:

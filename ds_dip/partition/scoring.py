@@ -24,7 +24,7 @@ from ds_dip.scheduling import (
     lower_bound,
 )
 
-#: How the run makes a schedule: (name, order, times), as ``planner.plan.fastest`` does.
+#: How the run makes a schedule: (name, order, times), as ``planner.ordering.fastest`` does.
 Scheduler = Callable[[Problem], tuple[str, Schedule, Timeline]]
 #: A batch of more stages than this is not planned while the one before it runs.
 MOST_STAGES = 20_000

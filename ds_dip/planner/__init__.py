@@ -5,9 +5,13 @@
 
 from ds_dip.planner.channel import Channel, ChannelError, MemoryChannel, StoreChannel, within
 from ds_dip.planner.client import PlannerClient
-from ds_dip.planner.plan import SCHEDULES, Planner, PlannerSettings
+from ds_dip.planner.follower import FollowerSource
+from ds_dip.planner.leader import LeaderSource
+from ds_dip.planner.ordering import SCHEDULES
+from ds_dip.planner.plan import Planner
 from ds_dip.planner.record import PlanError, StageTime, StepPlan
-from ds_dip.planner.source import FollowerSource, LeaderSource, PlanSource, PlanSourceError, SourceStatistics
+from ds_dip.planner.settings import PlannerSettings
+from ds_dip.planner.source import PlanSource, PlanSourceError, SourceStatistics
 
 __all__ = [
     "SCHEDULES",

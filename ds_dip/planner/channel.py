@@ -55,6 +55,10 @@ class Channel(Protocol):
         """The record of that name, as soon as it is there; ChannelError when the deadline has passed."""
         ...
 
+    def poll(self, name: str) -> bytes | None:
+        """The record of that name if it is there now; a thread of its own may call it beside ``read``."""
+        ...
+
 
 class StoreChannel:
     """A channel through a store of torch.distributed.
@@ -66,6 +70,7 @@ class StoreChannel:
 
     def __init__(self, store: Any, prefix: str, leader: int, *, publish_s: float = 60.0) -> None:
         self._store, self._prefix, self._leader, self._publish_s = store.clone(), prefix, leader, publish_s
+        self._polled = store.clone()
         self._published: deque[str] = deque()
 
     def publish(self, name: str, record: bytes) -> None:
@@ -101,6 +106,11 @@ class StoreChannel:
                 f"({_first_line(error)}); look at its log, or give it more time"
             ) from error
 
+    def poll(self, name: str) -> bytes | None:
+        """Look for the record's key; RuntimeError where the store is gone."""
+        key = f"{self._prefix}/{name}"
+        return bytes(self._polled.get(key)) if self._polled.check([key]) else None
+
     def _get(self, key: str, deadline_s: float) -> bytes:
         self._store.wait([key], timedelta(seconds=deadline_s))
         return bytes(self._store.get(key))
@@ -128,6 +138,11 @@ class MemoryChannel:
             if not self._changed.wait_for(lambda: name in self._records, deadline_s):
                 raise ChannelError(f"rank {self._leader}, the leader, did not publish {name!r} within {deadline_s:g} s")
             return self._records[name]
+
+    def poll(self, name: str) -> bytes | None:
+        """The record if it is there."""
+        with self._changed:
+            return self._records.get(name)
 
 
 def _first_line(error: BaseException) -> str:

@@ -19,9 +19,12 @@ from typing import IO, Any
 
 import ds_dip
 from ds_dip.costs.corrections import Corrections
-from ds_dip.planner.plan import PlannerSettings
-from ds_dip.planner.record import PlanError, StepPlan, check_plan, decode_plan
-from ds_dip.planner.wire import FITS, SETTINGS, GarbageError, Wire, WireError
+from ds_dip.planner.codec import CodecError
+from ds_dip.planner.messages import Failed, Learned, Made, Message, read_message
+from ds_dip.planner.record import PlanError, StepPlan
+from ds_dip.planner.settings import PlannerSettings
+from ds_dip.planner.times import StepTimes, encode_times
+from ds_dip.planner.wire import CORRECTIONS, SETTINGS, GarbageError, Wire, WireError
 
 #: Why a step has no plan: it came too late, its process is gone, is starting again, sent nonsense, or said why.
 CAUSES = ("late", "dead", "starting", "refused", "failed")
@@ -52,13 +55,16 @@ class Answer:
 class ClientStatistics:
     """Counts of a client since it started.
 
-    ``plans`` came and were believed, ``dropped`` of them too late; ``misses`` are steps without a
+    ``plans`` came and were believed, ``dropped`` of them too late, ``reused`` taken over from an equal
+    batch; ``hits`` are steps whose plan was there when it was asked for, ``misses`` steps without a
     plan by cause. ``plan_seconds`` and ``lead`` are medians of recent plans and steps: how long a
     plan took to make, and how many steps beyond the one asked for were planned already.
     """
 
     plans: int
     dropped: int
+    reused: int
+    hits: int
     misses: dict[str, int]
     refused: int
     restarts: int
@@ -97,6 +103,9 @@ class PlannerClient:
         self._plans: dict[int, tuple[StepPlan, bytes]] = {}
         self._failed: dict[int, str] = {}
         self._corrections = Corrections()
+        #: How often the process was told to begin anew: what it learned before does not count.
+        self._generation = 0
+        self._tracking = False
         #: The step that runs, and the first one that a process that starts now should plan.
         self._wanted = self._next = first_step
         #: Why nothing can be expected now: (cause, sentence), or None while the process works.
@@ -108,7 +117,7 @@ class PlannerClient:
         self._output: IO[bytes] | None = None
         self._wire: Wire | None = None
         self._misses: Counter[str] = Counter()
-        self._count = self._dropped = self._refused = self._restarts = 0
+        self._count = self._dropped = self._reused = self._hits = self._refused = self._restarts = 0
         self._seconds: deque[float] = deque(maxlen=256)
         self._leads: deque[int] = deque(maxlen=256)
         # The kernel ends the planner with the thread that started it: this one lives until close().
@@ -126,6 +135,12 @@ class PlannerClient:
         with self._changed:
             return self._changed.wait_for(lambda: self._ready and len(self._plans) >= plans, deadline_s)
 
+    def peek(self, step: int, deadline_s: float) -> tuple[StepPlan, bytes] | None:
+        """The plan of a step and its record if it comes within the deadline; it stays to be taken."""
+        with self._changed:
+            self._changed.wait_for(lambda: step in self._plans or self._closing.is_set(), deadline_s)
+            return self._plans.get(step)
+
     def take(self, step: int, deadline_s: float) -> Answer:
         """The plan of a step, or why there is none, within the deadline.
 
@@ -135,6 +150,7 @@ class PlannerClient:
         with self._changed:
             self._want(step)
             self._leads.append(max((known - step for known in self._plans), default=0))
+            self._hits += step in self._plans
             self._changed.wait_for(
                 lambda: step in self._plans or step in self._failed or self._down is not None,
                 0.0 if self._stalled else deadline_s,
@@ -152,11 +168,33 @@ class PlannerClient:
             self._misses[cause] += 1
             return Answer(cause=cause, reason=reason)
 
-    def correct(self, corrections: Corrections) -> None:
-        """Have steps that are not planned yet planned with these corrections."""
+    @property
+    def corrections(self) -> Corrections:
+        """What the process has learned by now, or was told to begin from."""
         with self._changed:
-            self._corrections = corrections
-            self._send(["corrections", FITS.encode(corrections.fits)])
+            return self._corrections
+
+    @property
+    def tracking(self) -> bool:
+        """Whether the process wants to be told of every step."""
+        with self._changed:
+            return self._tracking
+
+    def measured(self, times: StepTimes) -> None:
+        """Tell what a step took; steps that are not planned yet are planned with what follows from it."""
+        message = ["measured", encode_times(times)]
+        with self._changed:
+            self._send(message)
+
+    def correct(self, corrections: Corrections) -> None:
+        """Have the process begin anew from these corrections, for steps that are not planned yet."""
+        with self._changed:
+            self._corrections, self._tracking = corrections, False
+            self._generation += 1
+            self._begin()
+
+    def _begin(self) -> None:
+        self._send(["corrections", CORRECTIONS.encode(self._corrections), self._generation])
 
     def statistics(self) -> ClientStatistics:
         """Counts so far."""
@@ -164,6 +202,8 @@ class PlannerClient:
             return ClientStatistics(
                 self._count,
                 self._dropped,
+                self._reused,
+                self._hits,
                 dict(self._misses),
                 self._refused,
                 self._restarts,
@@ -214,7 +254,7 @@ class PlannerClient:
                 self._start()
                 while not self._closing.is_set():
                     self._listen()
-            except (GarbageError, PlanError) as error:
+            except (GarbageError, CodecError, PlanError) as error:
                 cause, reason = "refused", f"the planner sent nonsense ({error})"
             except (WireError, OSError) as error:
                 reason = str(error)
@@ -265,8 +305,7 @@ class PlannerClient:
             if self._closing.is_set():
                 process.kill()
             self._send(["settings", self._packed, self._next, list(filter(None, sys.path)), self._nice])
-            if self._corrections.fits:
-                self._send(["corrections", FITS.encode(self._corrections.fits)])
+            self._begin()
             self._heard = time.monotonic()
             if self._down is not None and not self._closing.is_set():
                 self._down = ("starting", f"the planner is starting again: {self._down[1]}")
@@ -286,38 +325,27 @@ class PlannerClient:
                 if silence > patience and self._owed():
                     raise WireError(f"it owed a plan and said nothing for {silence:.0f} s")
             return
-        plan = self._read(message)
+        said = read_message(message, self.settings)
         with self._changed:
             self._heard, self._stalled = time.monotonic(), False
             if not self._closing.is_set():
                 self._down, self._ready = None, True
-            if plan is not None:
-                self._count += 1
-                self._settled = True
-                self._seconds.append(float(message[2]))
+            self._take_in(said)
+            self._changed.notify_all()
+
+    def _take_in(self, said: Message) -> None:
+        match said:
+            case Made(plan, record, seconds, reused):
+                self._count, self._reused, self._settled = self._count + 1, self._reused + reused, True
+                self._seconds.append(seconds)
                 if plan.step < self._wanted:
                     self._dropped += 1
                 else:
-                    self._plans[plan.step] = plan, message[3]
-            elif message[0] == "failed":
-                self._failed[message[1]] = message[2]
-            self._changed.notify_all()
-
-    def _read(self, message: list[Any]) -> StepPlan | None:
-        """A message's plan, None for another message; GarbageError or PlanError for what must not be believed."""
-        match message:
-            case ["ready"]:
-                return None
-            case ["failed", int(), str()]:
-                return None
-            case ["plan", int(step), float(), bytes(record)]:
-                plan = decode_plan(record)
-                if plan.step != step or plan.kind != "planned":
-                    raise PlanError(f"the plan of step {step} says that it is of step {plan.step} and {plan.kind}")
-                check_plan(plan, self.settings.model, self.settings.partition)
-                return plan
-            case _:
-                raise GarbageError(f"a message is {repr(message)[:80]}, expected ready, a plan or a failure")
+                    self._plans[plan.step] = plan, record
+            case Failed(step, reason):
+                self._failed[step] = reason
+            case Learned(corrections, generation, tracking) if generation == self._generation:
+                self._corrections, self._tracking = corrections, tracking
 
     def _end(self) -> str:
         """Make sure that the process is gone; how it ended, in words."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgpack
 
-from ds_dip.costs.corrections import Fit
+from ds_dip.costs.corrections import Corrections
 from ds_dip.planner.codec import Codec
-from ds_dip.planner.plan import PlannerSettings
+from ds_dip.planner.settings import PlannerSettings
 
 #: Bytes of the longest message that is believed; a larger length is garbage.
 LARGEST = 256 * 2**20
@@ -20,7 +20,7 @@ LARGEST = 256 * 2**20
 BACKLOG = 4 * 2**20
 _LENGTH = struct.Struct(">I")
 SETTINGS: Codec[PlannerSettings] = Codec(PlannerSettings, "settings")
-FITS: Codec[tuple[Fit, ...]] = Codec(tuple[Fit, ...], "corrections")
+CORRECTIONS: Codec[Corrections] = Codec(Corrections, "corrections")
 
 
 class WireError(Exception):
@@ -35,9 +35,11 @@ class Wire:
     """One end of the socket pair. One thread may send while another receives.
 
     Leader -> planner: ``["settings", encoded settings, first step, sys.path, niceness]`` once, then
-    ``["wanted", step]`` and ``["corrections", encoded fits]``.
-    Planner -> leader: ``["ready"]`` once, then ``["plan", step, seconds, record]`` or
-    ``["failed", step, sentence]``.
+    ``["wanted", step]``, ``["measured", encoded times]`` and, to begin anew from them,
+    ``["corrections", encoded corrections, generation]``.
+    Planner -> leader: ``["ready"]`` once, then ``["plan", step, seconds, reused, record]`` or
+    ``["failed", step, sentence]``, and what it has learned since it began anew:
+    ``["corrections", encoded corrections, generation, tracking]``.
     """
 
     def __init__(self, connection: socket.socket) -> None:

@@ -10,7 +10,8 @@ from ds_dip.costs.corrections import Corrections
 from ds_dip.data import DatasetReference, SampleMetadata
 from ds_dip.models.partition import Partition
 from ds_dip.planner import Planner, PlannerSettings, PlanSource, StepPlan
-from ds_dip.planner.source import MeasuredStep, SourceStatistics
+from ds_dip.planner.source import SourceStatistics
+from ds_dip.planner.times import MeasuredStep
 
 
 class Rounds:
@@ -60,7 +61,7 @@ def plans_of(engine: Any, reference: DatasetReference, costs: TableCosts, first:
             link_depth=engine.dip.link_depth,
             rates=costs.rates,
             table=costs.table,
-            evaluations=engine.dip.planner.evaluations,
+            evaluations=engine.dip.planner.scored(),
             # Every rank makes the plans for itself, and all must find the same.
             paced=False,
         )

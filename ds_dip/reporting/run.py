@@ -76,6 +76,7 @@ class RunReport:
             predicted_s=plan.iteration,
             measured_s=measured.iteration,
             bubble=measured.bubble,
+            stall_s=measured.waited,
         )
         self._last = now
         self._records.append(record)

@@ -24,7 +24,8 @@ class StepRecord:
     """One step of a run.
 
     ``seconds`` is its wall time in the training loop, ``predicted_s`` and ``measured_s`` the whole
-    iteration as the plan and the engine have it, ``bubble`` the idle share of the measured stages.
+    iteration as the plan and the engine have it, ``bubble`` the idle share of the measured stages,
+    ``stall_s`` how long the slowest rank waited for its plan.
     """
 
     step: int
@@ -34,6 +35,7 @@ class StepRecord:
     predicted_s: float
     measured_s: float
     bubble: float
+    stall_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,12 @@ class Summary:
     """What a run came to; times are medians over its steps, ``losses`` one a step.
 
     ``accuracy`` is None where the run has none. ``prediction_error`` is the median over steps of
-    |predicted - measured| / measured, of iterations. ``plans`` counts the planner's, ``fallbacks``
-    those that the leader made instead, by cause; ``newest_reasons`` say why. ``plan_s`` is how long a
-    plan took to make, ``waited_s`` how long the run waited for plans altogether.
+    |predicted - measured| / measured, of iterations. ``plans`` counts the planner's, ``hits`` those that
+    were there when they were asked for, ``reused`` those of an equal batch, ``fallbacks`` those that the
+    leader made instead, by cause; ``newest_reasons`` say why. ``plan_s`` is how long a plan took to make,
+    ``lead`` how many steps beyond the running one were planned, ``waited_s`` how long the leader waited
+    for plans altogether, ``stall`` the share of the time of all steps but the first, whose planner is
+    starting, that the slowest rank waited for its plan.
     """
 
     accuracy: float | None
@@ -59,11 +64,15 @@ class Summary:
     prediction_error: float
     bubble: float
     plans: int
+    hits: int
+    reused: int
     fallbacks: Mapping[str, int]
     newest_reasons: tuple[str, ...]
     planner_restarts: int
     plan_s: float
+    lead: float
     waited_s: float
+    stall: float
 
 
 def summarise(
@@ -97,12 +106,22 @@ def summarise(
         prediction_error=median(errors) if errors else 0.0,
         bubble=median(record.bubble for record in records),
         plans=statistics.planned,
+        hits=statistics.hits,
+        reused=statistics.reused,
         fallbacks=dict(statistics.fallbacks),
         newest_reasons=tuple(statistics.reasons),
         planner_restarts=statistics.restarts,
         plan_s=statistics.plan_seconds,
+        lead=statistics.lead,
         waited_s=statistics.waited,
+        stall=_share(records[1:]),
     )
+
+
+def _share(records: Sequence[StepRecord]) -> float:
+    """Of the steps' time, the share that was waited for plans."""
+    total = sum(record.measured_s for record in records)
+    return sum(record.stall_s for record in records) / total if total > 0 else 0.0
 
 
 def write_summary(path: str | Path, summary: Summary) -> None:
@@ -125,7 +144,11 @@ def table(summary: Summary, title: str = "run") -> Table:
         ("prediction error", f"{summary.prediction_error:.1%}"),
         ("bubble", f"{summary.bubble:.1%}"),
         ("plans", f"{summary.plans}, each made in {summary.plan_s:.4f} s"),
+        ("  there in time", str(summary.hits)),
+        ("  of an equal batch", str(summary.reused)),
+        ("planned ahead", f"{summary.lead:g} steps"),
         ("waited for plans", f"{summary.waited_s:.2f} s"),
+        ("stall", f"{summary.stall:.2%} of an iteration"),
         ("fallbacks", str(sum(summary.fallbacks.values()))),
         *((f"  {cause}", str(count)) for cause, count in summary.fallbacks.items()),
         ("planner restarts", str(summary.planner_restarts)),

@@ -25,7 +25,12 @@ def scalars(
         "bubble_pct": 100.0 * measured.bubble,
         "bound_gap_pct": 100.0 * (plan.makespan / plan.lower_bound - 1.0) if plan.lower_bound else 0.0,
         "fallbacks": float(sum(statistics.fallbacks.values())),
+        "late": float(statistics.fallbacks.get("late", 0)),
+        "hits": float(statistics.hits),
+        "reused": float(statistics.reused),
+        "lead": statistics.lead,
         "stall_ms": 1e3 * measured.waited,
+        "stall_pct": 100.0 * measured.waited / measured.iteration,
         "peak_memory_gb": max(plan.peak_memory) / 1e9,
     }
     sizes = sizes_of([sample for microbatch in plan.batch.microbatches for sample in microbatch.samples], model)

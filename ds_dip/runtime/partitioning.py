@@ -24,7 +24,7 @@ from ds_dip.partition.offline import Inputs, partition_offline
 from ds_dip.partition.sources import cost_source
 from ds_dip.partition.space import SearchOptions
 from ds_dip.partition.workload import Workload, batch_shape, compute_of, draw
-from ds_dip.planner.plan import schedulers
+from ds_dip.planner.ordering import schedulers
 
 #: Sample batches that a search at start scores by.
 BATCHES = 8
@@ -87,7 +87,7 @@ def _profiled(model: Model, config: Mapping[str, Any], ranks: int, training_data
         workload=Workload(batches, microbatches, replicas, dip.loss),
         costs_sha256=costs_sha256,
         schedule=dip.schedule,
-        evaluations=dip.planner.evaluations,
+        evaluations=dip.planner.scored(),
         memory=Memory(compute=compute, replicas=replicas, link_depth=dip.link_depth, limits=dip.capacity(ranks)),
         options=SearchOptions(
             laps=dict(dip.laps),
@@ -96,7 +96,7 @@ def _profiled(model: Model, config: Mapping[str, Any], ranks: int, training_data
         ),
     )
     path = _kept(f"partition-{inputs.sha256[:16]}.json")
-    partition, kept = partition_offline(inputs, costs, *schedulers(dip.schedule, dip.planner.evaluations), path)
+    partition, kept = partition_offline(inputs, costs, *schedulers(dip.schedule, dip.planner.scored()), path)
     source = "a roofline" if dip.table is None else dip.table
     logger.info(f"partition by {source}: {_told(partition)}{f' (kept in {path})' if kept else ''}")
     return partition

@@ -26,6 +26,7 @@ from ds_dip.planner import (
     StoreChannel,
 )
 from ds_dip.runtime.module import DIPModule
+from ds_dip.runtime.node import node_of
 
 _engines = count()
 
@@ -41,6 +42,7 @@ def make_plans(
     grid, partition = module.mpu(), module.partition
     replica = grid.get_data_parallel_rank()
     table, rules = _costs(dip, module, compute)
+    node = node_of(module.topology(), dist.get_rank())
     settings = PlannerSettings(
         model=module.model,
         partition=partition,
@@ -58,7 +60,8 @@ def make_plans(
         table=table,
         rules=rules,
         ahead=dip.planner.lead,
-        evaluations=dip.planner.evaluations,
+        evaluations=dip.planner.scored(node.spare and not dip.deterministic),
+        workers=dip.planner.workers or (1 if dip.deterministic else node.workers),
         # A deterministic run's plans must not depend on a clock.
         paced=not dip.deterministic,
     )

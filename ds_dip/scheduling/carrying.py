@@ -12,13 +12,19 @@ from ds_dip.scheduling.timing import by_rank, fits, fitting, interleaving, retim
 def carry_over(previous: Problem, schedule: Schedule, problem: Problem) -> Schedule:
     """A schedule of ``problem`` that follows the order of an earlier one, for ``solve(warm_start=…)``.
 
-    Tasks of the same identity (kind, module, chunk, microbatch, sub) keep their turn, new ones come
-    with the next task of their microbatch that was there. Where that is no schedule within memory,
-    the turns are priorities of the dual queue.
+    The heaviest microbatch takes the turns of the earlier one's heaviest, and so on. Tasks of the same
+    identity (kind, module, chunk, microbatch, sub) keep their turn, new ones come with the next task of
+    their microbatch that was there. Where that is no schedule within memory, the turns are priorities
+    of the dual queue.
     Raises InfeasibleError where nothing fits.
     """
     start = retime(previous, schedule).start
-    turn = {(task.kind, task.module, task.chunk, task.microbatch, task.sub): start[task.id] for task in previous.tasks}
+    twin = dict(zip(heaviest_first(previous), heaviest_first(problem), strict=False))
+    turn = {
+        (task.kind, task.module, task.chunk, twin[task.microbatch], task.sub): start[task.id]
+        for task in previous.tasks
+        if task.microbatch in twin
+    }
     arrays, choices = fitting(problem)
     tasks = {task.id: task for task in problem.tasks}
     begin = np.full(arrays.n, np.nan)
@@ -43,3 +49,11 @@ def carry_over(previous: Problem, schedule: Schedule, problem: Problem) -> Sched
         priority[np.lexsort([arrays.priority, begin])] = np.arange(arrays.n)
         orders = interleaving(arrays, priority)
     return schedule_of(arrays, orders, choices)
+
+
+def heaviest_first(problem: Problem) -> list[int]:
+    """The microbatches by the sum of their durations, the largest first; of equals the first one first."""
+    work: dict[int, float] = {}
+    for task in problem.tasks:
+        work[task.microbatch] = work.get(task.microbatch, 0.0) + task.duration
+    return sorted(work, key=lambda microbatch: (-work[microbatch], microbatch))

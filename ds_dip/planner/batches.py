@@ -1,0 +1,70 @@
+"""Which samples a replica trains on in a step, from metadata alone: drawn, balanced, cut."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from ds_dip.costs.model import CostModel, sample_seconds
+from ds_dip.data import Dataset, SampleMetadata, Sampler
+from ds_dip.files import first_line
+from ds_dip.planner.settings import PlannerSettings
+from ds_dip.planning import assign, cut
+from ds_dip.planning.batch import Batch
+from ds_dip.planning.cut import PlanningError, sizes_of
+
+#: Newest batches remembered: they are planned, and asked for again when they have run.
+_NEWEST = 16
+#: Samples of so many different sizes are remembered with their costs.
+_SAMPLE_COSTS = 65536
+
+
+class Batches:
+    """The batches of one replica.
+
+    A pure function of the settings, the dataset's metadata and the static ``costs``: every replica's
+    planner assigns the samples of a global batch for itself, and all must find the same, so
+    corrections have no say here.
+    """
+
+    def __init__(self, settings: PlannerSettings, dataset: Dataset, costs: CostModel) -> None:
+        self._settings, self._dataset, self._costs = settings, dataset, costs
+        self._sampler = Sampler(len(dataset), settings.batch_size, settings.seed)
+        self._sample_costs: dict[tuple[object, ...], float] = {}
+        self._newest: OrderedDict[int, Batch] = OrderedDict()
+
+    def samples(self, step: int) -> list[SampleMetadata]:
+        """The global batch of a training step, in the sampler's order; PlanningError where metadata cannot be read."""
+        return [self._metadata(index) for index in self._sampler.indices(step)]
+
+    def of(self, step: int) -> Batch:
+        """This replica's batch of a training step; PlanningError where it cannot be made."""
+        if step not in self._newest:
+            self._newest[step] = self.share(step, self.samples(step))
+            if len(self._newest) > _NEWEST:
+                self._newest.popitem(last=False)
+        return self._newest[step]
+
+    def share(self, step: int, samples: Sequence[SampleMetadata]) -> Batch:
+        """This replica's share of a global batch of these samples."""
+        settings = self._settings
+        shares = assign(samples, settings.replicas, settings.microbatches, self._sample_cost)
+        return cut(step, samples, shares[settings.replica], settings.model, settings.partition, loss=settings.loss)
+
+    def _metadata(self, index: int) -> SampleMetadata:
+        try:
+            return self._dataset.metadata(index)
+        except Exception as error:
+            raise PlanningError(
+                f"the dataset raised {type(error).__name__} ({first_line(error)}) for the metadata of sample {index} "
+                f"of {self._sampler.samples}; make metadata() answer for every index below the dataset's length"
+            ) from error
+
+    def _sample_cost(self, sample: SampleMetadata) -> float:
+        key = (*sample.modules.items(), None, *sample.merged.items())
+        if key not in self._sample_costs:
+            if len(self._sample_costs) >= _SAMPLE_COSTS:
+                self._sample_costs.clear()
+            sizes = sizes_of([sample], self._settings.model)
+            self._sample_costs[key] = sample_seconds(self._settings.model, self._costs, sizes)
+        return self._sample_costs[key]

@@ -1,0 +1,68 @@
+"""What a planner's process says to its leader, believed only after it is checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ds_dip.costs.corrections import Corrections
+from ds_dip.planner.record import PlanError, StepPlan, check_plan, decode_plan
+from ds_dip.planner.settings import PlannerSettings
+from ds_dip.planner.wire import CORRECTIONS, GarbageError
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The process works."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A plan, made in ``seconds`` or ``reused`` from an equal batch, and its record."""
+
+    plan: StepPlan
+    record: bytes
+    seconds: float
+    reused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A step that cannot be planned, and why."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Corrections learned since the process was told to begin anew for the ``generation``-th time.
+
+    ``tracking`` says whether it wants to be told of every step.
+    """
+
+    corrections: Corrections
+    generation: int
+    tracking: bool
+
+
+Message = Ready | Made | Failed | Learned
+
+
+def read_message(message: list[Any], settings: PlannerSettings) -> Message:
+    """A message's content; GarbageError, CodecError or PlanError for what must not be believed."""
+    match message:
+        case ["ready"]:
+            return Ready()
+        case ["failed", int(step), str(reason)]:
+            return Failed(step, reason)
+        case ["corrections", bytes(learned), int(generation), bool(tracking)]:
+            return Learned(CORRECTIONS.decode(learned), generation, tracking)
+        case ["plan", int(step), float(seconds), bool(reused), bytes(record)]:
+            plan = decode_plan(record)
+            if plan.step != step or plan.kind != "planned":
+                raise PlanError(f"the plan of step {step} says that it is of step {plan.step} and {plan.kind}")
+            check_plan(plan, settings.model, settings.partition)
+            return Made(plan, record, seconds, reused)
+        case _:
+            raise GarbageError(f"a message is {repr(message)[:80]}, expected ready, a plan, a failure or corrections")

@@ -1,0 +1,109 @@
+"""What a step took, as a leader tells its planner: a typed message of a version and a bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ds_dip.planner.codec import Codec, CodecError
+from ds_dip.planner.record import StepPlan
+from ds_dip.programs.program import Stage
+
+VERSION = 1
+#: Stages told of a step; the rest adds little to robust fits and costs the leader time.
+MOST = 64
+
+
+class MeasuredStage(Protocol):
+    """When a stage ran, in seconds of any one clock."""
+
+    @property
+    def stage(self) -> Stage:
+        """Which stage."""
+        ...
+
+    @property
+    def start(self) -> float:
+        """When it started."""
+        ...
+
+    @property
+    def end(self) -> float:
+        """When it ended."""
+        ...
+
+
+class MeasuredStep(Protocol):
+    """What a step took: stages a rank, and seconds of the whole iteration."""
+
+    @property
+    def step(self) -> int:
+        """Which training step."""
+        ...
+
+    @property
+    def stages(self) -> Sequence[Sequence[MeasuredStage]]:
+        """The stages of every rank."""
+        ...
+
+    @property
+    def iteration(self) -> float:
+        """Seconds of the whole step."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """How long a stage ran."""
+
+    stage: Stage
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """What a step took: seconds of at most ``MOST`` of its stages, and of the whole ``iteration``.
+
+    ``makespan`` is what its plan predicted for the stages. ``cost`` is what telling takes the leader, a step.
+    """
+
+    version: int
+    step: int
+    makespan: float
+    iteration: float
+    cost: float
+    stages: tuple[StageSeconds, ...]
+
+
+_CODEC: Codec[StepTimes] = Codec(StepTimes, "measured")
+
+
+def step_times(plan: StepPlan, step: MeasuredStep, turn: int, cost: float) -> StepTimes:
+    """Of a step that ran by this plan; stages evenly over all ranks and the whole step, others each ``turn``."""
+    total = sum(map(len, step.stages))
+    every = -(-total // MOST) or 1
+    place, chosen = turn % every, []
+    for rank in step.stages:
+        for item in rank[place::every]:
+            chosen.append(StageSeconds(item.stage, max(0.0, item.end - item.start)))
+        place = (place - len(rank)) % every
+    return StepTimes(VERSION, step.step, plan.makespan, step.iteration, cost, tuple(chosen))
+
+
+def encode_times(times: StepTimes) -> bytes:
+    """As checked JSON."""
+    return _CODEC.encode(times)
+
+
+def decode_times(data: bytes) -> StepTimes:
+    """Raises CodecError for another version, more stages than ``MOST``, and times that are none."""
+    times = _CODEC.decode(data)
+    if times.version != VERSION:
+        raise CodecError(f"measured.version is {times.version}, expected {VERSION}")
+    if len(times.stages) > MOST:
+        raise CodecError(f"measured.stages has {len(times.stages)} entries, expected at most {MOST}")
+    numbers = (times.step, times.makespan, times.iteration, times.cost, *(item.seconds for item in times.stages))
+    if any(number < 0 for number in numbers):
+        raise CodecError("measured holds a negative number")
+    return times
