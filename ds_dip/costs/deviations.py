@@ -18,7 +18,7 @@ from ds_dip.costs.corrections import ITERATION, Corrections, Measurement, RankFa
 #: Stages remembered; shapes that are rare have to be found among them.
 KEPT = 1024
 #: Newest stages of a rank, and of a shape, that its factor rests on.
-OF_RANK, OF_SHAPE = 48, 12
+OF_RANK, OF_SHAPE = 32, 8
 #: The fewest that say anything.
 LEAST_OF_RANK, LEAST_OF_SHAPE = 8, 4
 #: Logarithm of the smallest factor that is believed, and standard errors that it must be away from 1.
