@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ds_dip.costs.model import CostModel, sample_seconds
 from ds_dip.data import Dataset, SampleMetadata, Sampler
@@ -49,7 +51,8 @@ class Batches:
         """This replica's share of a global batch of these samples."""
         settings = self._settings
         shares = assign(samples, settings.replicas, settings.microbatches, self._sample_cost)
-        return cut(step, samples, shares[settings.replica], settings.model, settings.partition, loss=settings.loss)
+        batch = cut(step, samples, shares[settings.replica], settings.model, settings.partition, loss=settings.loss)
+        return replace(batch, assigned=_number(samples, shares))
 
     def _metadata(self, index: int) -> SampleMetadata:
         try:
@@ -68,3 +71,9 @@ class Batches:
             sizes = sizes_of([sample], self._settings.model)
             self._sample_costs[key] = sample_seconds(self._settings.model, self._costs, sizes)
         return self._sample_costs[key]
+
+
+def _number(samples: Sequence[SampleMetadata], shares: object) -> int:
+    """A hash of an assignment, small enough to be exact in a float of 64 bits."""
+    content = repr(([sample.id for sample in samples], shares)).encode()
+    return int(hashlib.sha256(content).hexdigest()[:13], 16)

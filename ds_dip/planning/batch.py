@@ -31,9 +31,11 @@ class Batch:
     """One replica's share of a global batch.
 
     ``loss_count`` is what the loss is divided by: the supervised tokens (or samples) of the whole
-    global batch, over all replicas.
+    global batch, over all replicas. ``assigned`` is a number of 52 bits that replicas share if, and only
+    if, they have assigned the same samples alike.
     """
 
     step: int
     microbatches: tuple[Microbatch, ...]
     loss_count: int
+    assigned: int = 0

@@ -5,17 +5,18 @@ from ds_dip.runtime.engine import DIPEngine
 from ds_dip.runtime.executor import StageError
 from ds_dip.runtime.finite import NonFiniteError
 from ds_dip.runtime.initialize import initialize, load_config
-from ds_dip.runtime.measure import Measured
+from ds_dip.runtime.measure import AssignmentError, Measured
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.partitioning import partition_for
 from ds_dip.runtime.shutdown import shutdown
 from ds_dip.runtime.transport import TransportError
 
 #: What a run may end with by no fault of the code: each says in one sentence what, where and what to do.
-ERRORS = (StageError, TransportError, NonFiniteError, PlanSourceError, ChannelError, ValueError)
+ERRORS = (AssignmentError, StageError, TransportError, NonFiniteError, PlanSourceError, ChannelError, ValueError)
 
 __all__ = [
     "ERRORS",
+    "AssignmentError",
     "DIPEngine",
     "DIPModule",
     "Measured",

@@ -35,6 +35,10 @@ class Measured:
     bubble: float
 
 
+class AssignmentError(RuntimeError):
+    """Replicas that do not share a global batch: some of its samples would count twice, others not at all."""
+
+
 class Measurer:
     """Gathers what the ranks of a batch noted and measured, in one collective, before the optimizer's step.
 
@@ -87,8 +91,13 @@ class Measurer:
         notes = {self._global(stage): _note(row) for stage, row in enumerate(rows)}
         if self._replicas is not None:
             worst = min(((note, rank) for rank, note in notes.items() if note != CLEAN), default=(CLEAN, 0))
-            found = self._all([*worst[0], worst[1]], len(note) + 1, self._replicas)
-            notes = {int(row[-1]): _note(row) for row in found if _note(row) != CLEAN}
+            found = self._all([*worst[0], worst[1], plan.batch.assigned], len(note) + 2, self._replicas)
+            if any(row[-1] != found[0][-1] for row in found):
+                raise AssignmentError(
+                    f"step {plan.step}: replicas have assigned the samples of the global batch differently; make the "
+                    "dataset's length and metadata the same on all nodes"
+                )
+            notes = {int(row[-2]): _note(row) for row in found if _note(row) != CLEAN}
         return notes
 
     def measured(self) -> Measured:

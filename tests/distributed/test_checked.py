@@ -1,4 +1,4 @@
-"""Checked mode: ranks that load other content, or run another plan, than their peers find out at once."""
+"""Ranks that load other content, run another plan, or share samples otherwise than their peers find out at once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.distributed.ranks import run_ranks
     [
         ("content", "load different content for the same sample ids; make the dataset give the same sample"),
         ("plan", "the two ranks run different plans"),
+        ("assignment", "replicas have assigned the samples of the global batch differently; make the dataset's"),
     ],
 )
 def test_ranks_that_disagree_are_told_in_one_sentence(fault: str, sentence: str) -> None:
