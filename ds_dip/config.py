@@ -64,6 +64,9 @@ class PlannerConfig(_Block):
         ge=1,
         le=64,
     )
+    adaptive: bool = _setting(
+        True, "true or false", "follow single ranks and shapes that take longer or shorter than the rest"
+    )
     nice: int = _setting(10, "an integer from 0 to 19", "niceness of the process; 19 yields most", ge=0, le=19)
     seed: int = _setting(
         0, "an integer from 0 to 2147483647", "seed of the order of samples and of the search", ge=0, le=2147483647

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from ds_dip.cli import cli
+from tests.bench_cases import small_files
 
 CONTENDERS = {
     "dip",
@@ -20,17 +21,7 @@ CONTENDERS = {
 @pytest.fixture(scope="module")
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict:
     folder = tmp_path_factory.mktemp("bench")
-    with open("model_configs/quickstart.json") as stream:
-        model = json.load(stream)
-    for module in model["modules"]:
-        module |= {"layers": 2, "hidden": 16, "ffn": 32}
-    with open("launch/quickstart_ds_config.json") as stream:
-        config = json.load(stream)
-    config |= {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
-    config["dip"]["laps"] = {"vision": 1, "language": 1}
-    (folder / "model.json").write_text(json.dumps(model))
-    (folder / "config.json").write_text(json.dumps(config))
-    files = ["--model", str(folder / "model.json"), "--config", str(folder / "config.json")]
+    files = small_files(folder)
     result = CliRunner().invoke(cli, ["bench", "train", "--json", "--blocks", "2", "--iterations", "1", *files])
     assert result.exit_code == 0, result.output
     return json.loads(result.output)

@@ -18,6 +18,8 @@ from typing import Any
 import click
 
 BENCH = "bench_"
+#: A file that is there.
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 #: Most threads that may search.
 MOST_WORKERS = 256
 

@@ -8,9 +8,7 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import Seconds
-
-FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+from ds_dip.commands import FILE, Seconds
 
 
 @click.command("train")

@@ -73,7 +73,7 @@ class Adaptation:
             self._deviations = Deviations()
         self._deviations.add(measured)
         fitted = self._fitted(times, measured)
-        settled = self._told > FIRST
+        settled = self._told > FIRST and planner.settings.adaptive
         found = self._deviations.explained(fitted) if settled else fitted
         if fitted is not before or _moved(found, before):
             planner.corrections = found

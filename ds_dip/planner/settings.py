@@ -24,7 +24,7 @@ class PlannerSettings:
     ``link_depth`` messages of a link are posted ahead, ``ahead`` steps planned ahead. Costs come from the ``table``,
     or from the ``rates`` where there is none, under the user's ``rules``. The search of a batch's order scores at most
     ``evaluations`` schedules on ``workers`` threads; where it is ``paced``, it takes no longer than training leaves it
-    and begins with the order of the batch before.
+    and begins with the order of the batch before. ``adaptive`` planners follow what single ranks and shapes deviate.
     Raises ValueError, naming the setting, for a value that is none.
     """
 
@@ -47,6 +47,7 @@ class PlannerSettings:
     evaluations: int = 1000
     workers: int = 1
     paced: bool = True
+    adaptive: bool = True
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "replicas", "microbatches", "link_depth", "ahead", "workers"):

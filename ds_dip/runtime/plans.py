@@ -64,6 +64,7 @@ def make_plans(
         workers=dip.planner.workers or (1 if dip.deterministic else node.workers),
         # A deterministic run's plans must not depend on a clock.
         paced=not dip.deterministic,
+        adaptive=dip.planner.adaptive,
     )
     # The store that the process group was made with; torch has no public name for it.
     store = distributed_c10d._get_default_store()

@@ -1,0 +1,65 @@
+"""``ds-dip bench adaptive``: makes one rank and one shape slow in a real run, and shows how plans follow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ds_dip.commands import FILE, Seconds
+
+
+@click.command("adaptive")
+@click.option("--ranks", type=click.IntRange(min=2), default=2, show_default=True, help="Pipeline ranks.")
+@click.option("--model", type=FILE, default=Path("model_configs/quickstart.json"), show_default=True,
+              help="A model of images and text.")  # fmt: skip
+@click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
+              help="The DeepSpeed JSON.")  # fmt: skip
+@click.option("--steps", type=click.IntRange(min=6), default=24, show_default=True, help="Steps of each phase.")
+@click.option("--factor", type=click.FloatRange(min=1.1, max=10.0), default=2.0, show_default=True,
+              help="How much longer the slow stages take.")  # fmt: skip
+@click.option("--deadline", type=Seconds(min=1.0), default=900.0, show_default=True, help="Seconds it may take.")
+@click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")
+def command(ranks: int, model: Path, config: Path, steps: int, factor: float, deadline: float, as_json: bool) -> None:
+    """Train two engines in turn, one of which follows single ranks and shapes, while stages are slowed by hand.
+
+    The stages of the last rank are made slow, and later the first module's larger stages. A phase shows after how many
+    steps the slow stages' predictions were right again, and how the two engines' iterations compare in its second half.
+    """
+    from ds_dip.ranks import result_of
+
+    settings = {
+        "model": str(model.resolve()), "config": str(config.resolve()), "ranks": ranks, "steps": steps,
+        "factor": factor,
+    }  # fmt: skip
+    document = result_of("ds_dip.benchmarks.adaptive", ranks, settings, deadline)
+    if as_json:
+        click.echo(json.dumps(document))
+    else:
+        _show(document)
+
+
+def _show(document: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
+    table = Table(
+        "phase", "followed after", "lines alone", "error at first", "at last", "lines alone / adaptive", "telling"
+    )
+    for name, phase in document["phases"].items():
+        after = {which: "never" if n is None else f"{n} steps" for which, n in phase["followed_after"].items()}
+        errors, ratio = phase["errors"]["adaptive"], phase["lines_over_adaptive"]
+        table.add_row(
+            name,
+            after["adaptive"],
+            after["lines alone"],
+            f"{errors[0]:+.0%}",
+            f"{sorted(errors[-5:])[2]:+.0%}",
+            f"{ratio['median']:.3f} ({ratio['lower_quartile']:.3f} to {ratio['upper_quartile']:.3f})",
+            f"{'every step' if phase['tracking'] else 'some steps'}, {1e6 * phase['tracking_seconds']:.0f} us each",
+        )
+    console.print(table)
