@@ -21,7 +21,7 @@ import pytest
 from ds_dip.costs.corrections import Corrections, Measurement
 from ds_dip.planner import Planner, PlannerClient
 from ds_dip.planner.record import encode_plan, seal
-from tests.planner_cases import drawn, settings
+from tests.planner_cases import Samples, drawn, settings
 
 #: Seconds after which a test gives up on something that should happen soon.
 PATIENCE = 60.0
@@ -142,6 +142,9 @@ def test_after_the_limit_of_restarts_it_stays_gone(start: Start) -> None:
 
 
 PLAN = Planner(settings()).plan(0)
+#: A plan that runs, of other samples than the step's.
+ELSEWHERE = Planner(settings()).plan(1)
+ELSEWHERE = seal(replace(ELSEWHERE, step=0, batch=replace(ELSEWHERE.batch, step=0)))
 HALF = replace(PLAN, programs=PLAN.programs[:1], stages=PLAN.stages[:1], peak_memory=PLAN.peak_memory[:1])
 
 
@@ -156,6 +159,7 @@ NONSENSE = {
     "a broken record": framed(["plan", 0, 0.1, False, encode_plan(PLAN)[:-1]]),
     "another step": framed(["plan", 1, 0.1, False, encode_plan(PLAN)]),
     "a fallback": framed(["plan", 0, 0.1, False, encode_plan(seal(replace(PLAN, kind="fallback", reason="mine")))]),
+    "another step's samples": framed(["plan", 0, 0.1, False, encode_plan(ELSEWHERE)]),
     "half a plan": framed(["plan", 0, 0.1, False, encode_plan(seal(HALF))]),
 }
 
@@ -181,6 +185,16 @@ def test_a_batch_that_cannot_be_planned_is_told_and_the_next_ones_are_planned(st
     assert f"the dataset raised OSError (sample {broken} cannot be read)" in answer.reason
     assert client.take(2, PATIENCE).plan is not None
     assert client.statistics().restarts == 0
+
+
+def test_a_plan_that_the_leader_cannot_check_is_not_used(start: Start) -> None:
+    client = start(planner=Planner(settings(), Samples(broken=drawn(1)[0])))
+    assert client.take(0, PATIENCE).plan is not None
+    answer = client.take(1, PATIENCE)
+    assert (answer.plan, answer.cause) == (None, "failed")
+    assert "its leader cannot check the plan: the dataset raised OSError" in answer.reason
+    assert client.take(2, PATIENCE).plan is not None
+    assert client.statistics().refused == 0
 
 
 def test_a_dataset_that_cannot_be_opened_is_in_the_log(start: Start, tmp_path: Path) -> None:
@@ -236,7 +250,7 @@ def test_the_planner_is_gone_when_its_parent_is(forked: bool) -> None:
     script = textwrap.dedent(f"""
         import os, signal, sys
         from ds_dip.planner import PlannerClient
-        from tests.planner_cases import drawn, settings
+        from tests.planner_cases import settings
         client = PlannerClient(settings())
         assert client.ready({PATIENCE})
         child = os.fork() if {forked} else -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +27,8 @@ class Batches:
 
     A pure function of the settings, the dataset's metadata and the static ``costs``: every replica's
     planner assigns the samples of a global batch for itself, and all must find the same, so
-    corrections have no say here.
+    corrections have no say here. A leader's training and the check of the plans that arrive ask in two
+    threads, and a dataset serves one at a time.
     """
 
     def __init__(self, settings: PlannerSettings, dataset: Dataset, costs: CostModel) -> None:
@@ -34,6 +36,7 @@ class Batches:
         self._sampler = Sampler(len(dataset), settings.batch_size, settings.seed)
         self._sample_costs: dict[tuple[object, ...], float] = {}
         self._newest: OrderedDict[int, Batch] = OrderedDict()
+        self._reading = threading.RLock()
 
     def samples(self, step: int) -> list[SampleMetadata]:
         """The global batch of a training step, in the sampler's order; PlanningError where metadata cannot be read."""
@@ -41,16 +44,18 @@ class Batches:
 
     def of(self, step: int) -> Batch:
         """This replica's batch of a training step; PlanningError where it cannot be made."""
-        if step not in self._newest:
-            self._newest[step] = self.share(step, self.samples(step))
-            if len(self._newest) > _NEWEST:
-                self._newest.popitem(last=False)
-        return self._newest[step]
+        with self._reading:
+            if step not in self._newest:
+                self._newest[step] = self.share(step, self.samples(step))
+                if len(self._newest) > _NEWEST:
+                    self._newest.popitem(last=False)
+            return self._newest[step]
 
     def share(self, step: int, samples: Sequence[SampleMetadata]) -> Batch:
         """This replica's share of a global batch of these samples."""
         settings = self._settings
-        shares = assign(samples, settings.replicas, settings.microbatches, self._sample_cost)
+        with self._reading:
+            shares = assign(samples, settings.replicas, settings.microbatches, self._sample_cost)
         batch = cut(step, samples, shares[settings.replica], settings.model, settings.partition, loss=settings.loss)
         return replace(batch, assigned=_number(samples, shares))
 

@@ -21,9 +21,11 @@ import ds_dip
 from ds_dip.costs.corrections import Corrections
 from ds_dip.planner.codec import CodecError
 from ds_dip.planner.messages import Failed, Learned, Made, Message, read_message
+from ds_dip.planner.plan import Planner
 from ds_dip.planner.record import PlanError, StepPlan
 from ds_dip.planner.settings import PlannerSettings
 from ds_dip.planner.times import StepTimes, encode_times
+from ds_dip.planner.verification import Verifier
 from ds_dip.planner.wire import CORRECTIONS, SETTINGS, GarbageError, Wire, WireError
 
 #: Why a step has no plan: it came too late, its process is gone, is starting again, sent nonsense, or said why.
@@ -79,7 +81,8 @@ class PlannerClient:
     the last line). ``command`` starts it, with a
     descriptor and this process's id appended. A process that owes a plan and says nothing for
     ``silent_s`` seconds is restarted; after ``restart_limit`` restarts it stays gone (None: no limit).
-    ``nice`` is added to its niceness. Use from one thread, and ``close`` it.
+    ``nice`` is added to its niceness. Plans are checked by ``planner``, the leader's own (by default one that is made
+    for the first plan). Use from one thread, and ``close`` it.
     """
 
     def __init__(
@@ -92,8 +95,10 @@ class PlannerClient:
         silent_s: float = 60.0,
         restart_limit: int | None = None,
         nice: int = 10,
+        planner: Planner | None = None,
     ) -> None:
         self.settings = settings
+        self._verifier = None if planner is None else Verifier(planner)
         # Here, so that settings that cannot be sent are refused at start.
         self._packed = SETTINGS.encode(settings)
         self._limit, self._nice = restart_limit, nice
@@ -325,13 +330,17 @@ class PlannerClient:
                 if silence > patience and self._owed():
                     raise WireError(f"it owed a plan and said nothing for {silence:.0f} s")
             return
-        said = read_message(message, self.settings)
+        said = read_message(message, self._verify)
         with self._changed:
             self._heard, self._stalled = time.monotonic(), False
             if not self._closing.is_set():
                 self._down, self._ready = None, True
             self._take_in(said)
             self._changed.notify_all()
+
+    def _verify(self, plan: StepPlan) -> None:
+        self._verifier = self._verifier or Verifier(Planner(self.settings))
+        self._verifier.check(plan)
 
     def _take_in(self, said: Message) -> None:
         match said:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ds_dip.costs.corrections import Corrections
-from ds_dip.planner.record import PlanError, StepPlan, check_plan, decode_plan
-from ds_dip.planner.settings import PlannerSettings
+from ds_dip.planner.record import PlanError, StepPlan, decode_plan
 from ds_dip.planner.wire import CORRECTIONS, GarbageError
+from ds_dip.planning import PlanningError
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,11 @@ class Learned:
 Message = Ready | Made | Failed | Learned
 
 
-def read_message(message: list[Any], settings: PlannerSettings) -> Message:
-    """A message's content; GarbageError, CodecError or PlanError for what must not be believed."""
+def read_message(message: list[Any], verify: Callable[[StepPlan], None]) -> Message:
+    """A message's content; GarbageError, CodecError or PlanError for what must not be believed.
+
+    ``verify`` checks a plan (see ``Verifier.check``); one that it cannot tell of is a step that failed.
+    """
     match message:
         case ["ready"]:
             return Ready()
@@ -62,7 +66,10 @@ def read_message(message: list[Any], settings: PlannerSettings) -> Message:
             plan = decode_plan(record)
             if plan.step != step or plan.kind != "planned":
                 raise PlanError(f"the plan of step {step} says that it is of step {plan.step} and {plan.kind}")
-            check_plan(plan, settings.model, settings.partition)
+            try:
+                verify(plan)
+            except PlanningError as error:
+                return Failed(step, f"its leader cannot check the plan: {error}")
             return Made(plan, record, seconds, reused)
         case _:
             raise GarbageError(f"a message is {repr(message)[:80]}, expected ready, a plan, a failure or corrections")

@@ -112,9 +112,10 @@ def decode_plan(record: bytes) -> StepPlan:
     return _plan(plain, programs, str(digest))
 
 
-def check_plan(plan: StepPlan, model: Model, partition: Partition) -> None:
+def check_plan(plan: StepPlan, model: Model, partition: Partition, *, forward_only: bool | None = None) -> None:
     """Check a plan against what it is for: instances as the samples have them, every stage once on its rank.
 
+    ``forward_only`` says whether there must be no backward; None believes the plan.
     Raises PlanError for the first thing that does not hold.
     """
     if len(plan.programs) != partition.ranks:
@@ -127,7 +128,8 @@ def check_plan(plan: StepPlan, model: Model, partition: Partition) -> None:
         }
         if microbatch.sizes != sizes or microbatch.subs != subs:
             raise PlanError(f"microbatch {number} does not hold its samples' instances as the partition cuts them")
-    forward_only = not any(stage.kind == "B" for program in plan.programs for stage in stages_of(program))
+    if forward_only is None:
+        forward_only = not any(stage.kind == "B" for program in plan.programs for stage in stages_of(program))
     reading = {
         (chunk.module, chunk.index)
         for chunk in partition.chunks

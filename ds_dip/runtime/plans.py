@@ -80,7 +80,9 @@ def make_plans(
     planner = Planner(settings)
     client = None
     if dip.planner.enabled:
-        client = PlannerClient(settings, restart_limit=dip.planner.restart_limit, nice=dip.planner.nice)
+        client = PlannerClient(
+            settings, restart_limit=dip.planner.restart_limit, nice=dip.planner.nice, planner=planner
+        )
     return LeaderSource(
         planner,
         channel,
