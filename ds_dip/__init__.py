@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from ds_dip.runtime import ERRORS, DIPEngine, DIPModule, load_config, partition_for
     from ds_dip.runtime.initialize import initialize
     from ds_dip.runtime.shutdown import shutdown
+    from ds_dip.runtime.stopping import StopSignal
 
 __all__ = [
     "ERRORS",
     "DIPEngine",
     "DIPModule",
     "DatasetReference",
+    "StopSignal",
     "initialize",
     "layer_factories",
     "load_config",
@@ -34,6 +36,7 @@ _ROOMS = {
     "DIPEngine": "runtime",
     "DIPModule": "runtime",
     "DatasetReference": "data",
+    "StopSignal": "runtime",
     "initialize": "runtime",
     "layer_factories": "models",
     "load_config": "runtime",

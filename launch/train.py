@@ -31,6 +31,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--evaluate", type=at_least(0), default=400, help="held-out samples to evaluate on; 0 for none")
     parser.add_argument("--pipeline-ranks", type=at_least(1), help="ranks of a pipeline (default: all of the job's)")
     parser.add_argument("--seed", type=at_least(0), default=0, help="of the weights")
+    parser.add_argument(
+        "--checkpoints",
+        help="folder of checkpoints: the newest is loaded, and one is saved when the run ends or is stopped",
+    )
+    parser.add_argument("--save-every", type=at_least(0), default=0, help="batches between two saves; 0 for none")
     parser.add_argument("--run-folder", default="runs/quickstart", help="folder for the summary and timelines")
     parser.add_argument("--local_rank", type=int, default=-1, help="given by the launcher")
     return deepspeed.add_config_arguments(parser).parse_args()
@@ -80,6 +85,17 @@ def accuracy(engine: Any, samples: int) -> float | None:
     return hits / asked
 
 
+def train(engine: Any, report: RunReport, args: argparse.Namespace) -> None:
+    """Train until the steps are done or a rank was asked to stop, and save."""
+    while engine.global_steps < args.steps and not engine.stop_requested():
+        loss = engine.train_batch()
+        report.batch(float(loss))
+        if args.checkpoints and args.save_every and engine.global_steps % args.save_every == 0:
+            engine.save_checkpoint(args.checkpoints)
+    if args.checkpoints and not (args.save_every and engine.global_steps % args.save_every == 0):
+        engine.save_checkpoint(args.checkpoints)
+
+
 def main() -> None:
     """Set up, train, evaluate, report."""
     args = arguments()
@@ -99,13 +115,22 @@ def main() -> None:
     except (OSError, ValueError) as error:
         sys.exit(f"launch/train.py: {error}")
     try:
-        with engine, RunReport(engine, args.run_folder, args.steps) as report:
-            for _ in range(args.steps):
-                loss = engine.train_batch()
-                report.batch(float(loss))
-            report.end(accuracy=accuracy(engine, args.evaluate))
+        with ds_dip.StopSignal(engine) as stop, engine:
+            if args.checkpoints:
+                engine.load_checkpoint(args.checkpoints)
+            left = args.steps - engine.global_steps
+            if left < 1:
+                raise ValueError(f"{args.checkpoints} has step {engine.global_steps}; give more than that as --steps")
+            with RunReport(engine, args.run_folder, left) as report:
+                train(engine, report, args)
+                if engine.stop_requested():
+                    report.end()
+                else:
+                    stop.close()  # nothing is lost that a signal should wait for
+                    report.end(accuracy=accuracy(engine, args.evaluate))
     except ds_dip.ERRORS as error:
         sys.exit(f"launch/train.py: {error}")
+    sys.exit(stop.status)
 
 
 if __name__ == "__main__":

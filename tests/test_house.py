@@ -99,6 +99,53 @@ def test_a_module_is_short_and_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(text))
 
 
+#: What runs code that it reads: from a store, a pipe, another rank or a file.
+UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "multiprocessing"}
+#: Collectives of objects, which pickle them.
+UNSAFE_CALLS = {
+    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
+    "recv_object_list",
+}  # fmt: skip
+
+
+def unsafe(path: Path) -> Iterator[str]:
+    """Every way in which a file could unpickle something."""
+    yield from (module for module in imports(path) if set(module.split(".")) & UNSAFE_MODULES)
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Attribute | ast.Name):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id
+            if name in UNSAFE_CALLS:
+                yield name
+        if isinstance(node, ast.Call):
+            called, given = ast.unparse(node.func), {k.arg: ast.unparse(k.value) for k in node.keywords}
+            if called.endswith("torch.load") and given.get("weights_only") != "True":
+                yield ast.unparse(node)
+            if given.get("allow_pickle", "False") != "False":
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", [*MODULES, *sorted((ROOT / "launch").glob("*.py"))], ids=lambda path: path.name)
+def test_nothing_that_is_read_is_run(path: Path) -> None:
+    assert not list(unsafe(path))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "from multiprocessing import Queue",
+        "import torch\ntorch.distributed.all_gather_object([], 1)",
+        "import torch\ntorch.load('x')",
+        "import torch\ntorch.load('x', weights_only=False)",
+        "import numpy\nnumpy.load('x', allow_pickle=True)",
+    ],
+)
+def test_what_would_be_run_is_found(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    (tmp_path / "module.py").write_text(code)
+    assert list(unsafe(tmp_path / "module.py"))
+
+
 def test_no_importable_package_is_called_profiling() -> None:
     assert not (ROOT / "profiling" / "__init__.py").exists()
 
@@ -109,6 +156,7 @@ def test_the_public_names() -> None:
         "DIPEngine",
         "DIPModule",
         "DatasetReference",
+        "StopSignal",
         "initialize",
         "layer_factories",
         "load_config",

@@ -29,11 +29,7 @@ def costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a rank of two reads; the other one reads what ``other`` makes of the first one's digests."""
 
     def read(document: dict[str, str], compute: str = "float32", other: Any = list) -> Any:
-        def gather(into: list[Any], item: Any) -> None:
-            into[:] = [item, other(item)]
-
-        monkeypatch.setattr(plans.dist, "get_world_size", lambda: 2)
-        monkeypatch.setattr(plans.torch.distributed, "all_gather_object", gather)
+        monkeypatch.setattr(plans, "gather", lambda _, item: [item, other(item)])
         config = read_config({"dip": {name: str(tmp_path / file) for name, file in document.items()}})
         return plans._costs(config, SimpleNamespace(model=MODEL), compute)
 

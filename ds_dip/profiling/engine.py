@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import torch
 from deepspeed import comm as dist
 
 import ds_dip
@@ -24,6 +23,7 @@ from ds_dip.costs.table import LatencyTable, Row, Seconds
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
 from ds_dip.planner import StepPlan
+from ds_dip.planner.codec import Codec
 from ds_dip.profiling.predict import makespan, spread_of
 from ds_dip.profiling.rounds import Rounds, plans_of
 from ds_dip.programs.program import (
@@ -38,6 +38,7 @@ from ds_dip.programs.program import (
     WaitReceive,
 )
 from ds_dip.ranks import tell
+from ds_dip.runtime.exchange import gather
 
 #: Batches that are run before anything is kept; that stages are measured in, and whole iterations.
 WARM_UP, BATCHES, ITERATIONS = 4, 32, 48
@@ -56,6 +57,9 @@ class Around:
     stage: Stage
     instances: int
     seconds: float
+
+
+_AROUND: Codec[tuple[Around, ...]] = Codec(tuple[Around, ...], "a rank's instructions")
 
 
 @dataclass
@@ -114,8 +118,7 @@ def engine_rows(table: LatencyTable, model: Model, s: Mapping[str, Any]) -> Late
     _train(engine, WARM_UP, 0)
     watch.found.clear()
     runs = _train(engine, BATCHES, WARM_UP)
-    everything: list[Any] = [None] * dist.get_world_size()
-    torch.distributed.all_gather_object(everything, watch.close())
+    everything = gather(_AROUND, tuple(watch.close()))
     table = with_stages(table, model, partition, runs, [around for rank in everything for around in rank])
     # Of a plan that was chosen for being fast by these costs, the costs promise a little too much: so these are such.
     costs = TableCosts(model, table, partition=partition)

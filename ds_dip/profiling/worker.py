@@ -24,6 +24,7 @@ from ds_dip.costs.operators import LINKS
 from ds_dip.costs.table import LatencyTable, Row, Seconds, read_table, write_table
 from ds_dip.models.config import load_model
 from ds_dip.models.spec import Model
+from ds_dip.planner.codec import Codec
 from ds_dip.profiling.cases import CASES, Place, layer_case
 from ds_dip.profiling.engine import engine_rows
 from ds_dip.profiling.links import Links
@@ -32,9 +33,14 @@ from ds_dip.profiling.refine import measured
 from ds_dip.profiling.sweep import Line, layer_lines, link_lines, operator_lines, read_sweep
 from ds_dip.profiling.timing import Patience, clock_name
 from ds_dip.ranks import settings, tell
+from ds_dip.runtime.exchange import broadcast, gather
 
 #: Rows that an interval's test and its halves come to on average, for the time left.
 _REFINED = 1.4
+#: What ranks tell each other: a measured row, what to measure next (a line, its layer, a point), the table.
+_ROW: Codec[Row | None] = Codec(Row | None, "a rank's row")
+_TASK: Codec[tuple[Line, str, int] | None] = Codec(tuple[Line, str, int] | None, "the next row")
+_TABLE: Codec[LatencyTable] = Codec(LatencyTable, "the table")
 
 
 class Bench:
@@ -88,9 +94,7 @@ class Leader:
 
 def _together(row: Row | None) -> Row | None:
     """One row of all ranks that took part: medians of their medians, the largest spread."""
-    rows: list[Row | None] = [None] * dist.get_world_size()
-    torch.distributed.all_gather_object(rows, row)
-    found = [r for r in rows if r is not None]
+    found = [r for r in gather(_ROW, row) if r is not None]
     if not found:
         return None
 
@@ -123,7 +127,7 @@ def lead(bench: Bench, leader: Leader, lines: list[tuple[Line, str]]) -> None:
         def one(line: Line, point: int, layer: str = layer) -> Row:
             row = leader.known(line, point)
             if row is None:
-                _broadcast((line, layer, point))
+                broadcast(_TASK, (line, layer, point))
                 row = _together(bench.row(line, layer, point))
                 assert row is not None
                 row = replace(row, tensor_parallel=line.tensor_parallel)
@@ -135,20 +139,14 @@ def lead(bench: Bench, leader: Leader, lines: list[tuple[Line, str]]) -> None:
         rows: Iterator[Row] = (one(line, point) for point in line.points) if plain else measured(line, one)
         for _ in rows:
             pass
-    _broadcast(None)
+    broadcast(_TASK, None)
 
 
 def follow(bench: Bench) -> None:
     """Every other rank: measure what rank 0 says, at the same time."""
-    while (task := _broadcast(None)) is not None:
+    while (task := broadcast(_TASK, None)) is not None:
         line, layer, point = task
         _together(bench.row(line, layer, point))
-
-
-def _broadcast(task: Any) -> Any:
-    parcel = [task]
-    torch.distributed.broadcast_object_list(parcel, 0)
-    return parcel[0]
 
 
 def header(s: dict[str, Any]) -> LatencyTable:
@@ -190,7 +188,7 @@ def main() -> None:
     if s["config"]:
         if dist.get_rank() == 0:
             tell({"what": "engine"})
-        table = engine_rows(_broadcast(table), model, s)
+        table = engine_rows(broadcast(_TABLE, table), model, s)
     if dist.get_rank() == 0:
         write_table(path, replace(table, complete=True))
     dist.barrier()

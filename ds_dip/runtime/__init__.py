@@ -9,6 +9,7 @@ from ds_dip.runtime.measure import AssignmentError, Measured
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.partitioning import partition_for
 from ds_dip.runtime.shutdown import shutdown
+from ds_dip.runtime.stopping import StopSignal
 from ds_dip.runtime.transport import TransportError
 
 #: What a run may end with by no fault of the code: each says in one sentence what, where and what to do.
@@ -22,6 +23,7 @@ __all__ = [
     "Measured",
     "NonFiniteError",
     "StageError",
+    "StopSignal",
     "TransportError",
     "initialize",
     "load_config",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
+from ds_dip.costs.corrections import Corrections
 from ds_dip.models.partition import model_hash, partition_hash
 from ds_dip.partition import checkpoint as manifests
 from ds_dip.partition.checkpoint import CheckpointError
+from ds_dip.planner.codec import Codec
 from ds_dip.runtime import drafts
+from ds_dip.runtime.exchange import gather
 from ds_dip.runtime.peers import Peers, set_deadline
 from ds_dip.runtime.transport import TransportError
 from ds_dip.runtime.universal import tied_sources
@@ -26,6 +29,19 @@ if TYPE_CHECKING:
 
 #: Seconds that a rank waits for others which read or write a checkpoint, at least.
 _LONGEST_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What went wrong on a rank, what must be the same on all, and the files that it gives."""
+
+    problem: str
+    same: str | None
+    give: dict[str, tuple[int, str]] | None
+
+
+CORRECTIONS: Codec[Corrections] = Codec(Corrections, "corrections")
+_ANSWER: Codec[_Answer] = Codec(_Answer, "a rank's answer")
 
 
 class Agreeing(PipelineEngine):
@@ -58,27 +74,32 @@ class Agreeing(PipelineEngine):
             return f"rank 0 could not write {error.filename or 'the checkpoint'} ({error.strerror}); {drafts.KEPT}"
         return ""
 
-    def _agree(self, problem: str, same: Any = None, give: Any = None, undo: Any = None) -> list[Any]:
+    def _agree(
+        self,
+        problem: str,
+        same: str | None = None,
+        give: dict[str, tuple[int, str]] | None = None,
+        undo: Any = None,
+    ) -> list[Any]:
         """Exchange what went wrong: all ranks go on together or raise the same CheckpointError.
 
         ``same`` must be equal everywhere; returns what every rank gives (default: ``same``). ``undo``
         is what the first rank does before it raises.
         """
-        answers: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(answers, (problem, same, give))
-        problems = [answer[0] for answer in answers]
-        if not any(problems) and any(answer[1] != answers[0][1] for answer in answers):
-            rank = next(rank for rank, answer in enumerate(answers) if answer[1] != answers[0][1])
+        answers = gather(_ANSWER, _Answer(problem, same, give))
+        problems = [answer.problem for answer in answers]
+        if not any(problems) and any(answer.same != answers[0].same for answer in answers):
+            rank = next(rank for rank, answer in enumerate(answers) if answer.same != answers[0].same)
             sentence = (
-                f"rank 0 names the checkpoint {answers[0][1]}, rank {rank} {answers[rank][1]}; give all ranks the same "
-                "folder and tag, on a file system that all of them see"
+                f"rank 0 names the checkpoint {answers[0].same}, rank {rank} {answers[rank].same}; give all ranks the "
+                "same folder and tag, on a file system that all of them see"
             )
             problems = [sentence]
         if any(problems):
             if undo is not None and self.global_rank == 0:
                 undo()
             raise CheckpointError(next(filter(None, problems)))
-        return [answer[1] if give is None else answer[2] for answer in answers]
+        return [answer.same if give is None else answer.give for answer in answers]
 
 
 class Described(Agreeing):
@@ -135,8 +156,9 @@ class Described(Agreeing):
     def _rank_state(self) -> dict[str, Any]:
         """What every rank keeps for itself: its generators and, on a leader, the planner's corrections."""
         device = get_accelerator()
+        corrections = getattr(self.plans, "corrections", None)
         return {
             "torch": torch.get_rng_state(),
             "device": None if str(self.device) == "cpu" else device.get_rng_state(),
-            "corrections": getattr(self.plans, "corrections", None),
+            "corrections": None if corrections is None else CORRECTIONS.encode(corrections),
         }

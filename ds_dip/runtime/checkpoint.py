@@ -20,8 +20,9 @@ from ds_dip.config import ConfigError
 from ds_dip.partition import checkpoint as manifests
 from ds_dip.partition.checkpoint import LATEST, LATEST_UNIVERSAL, CheckpointError
 from ds_dip.runtime import drafts
-from ds_dip.runtime.agreement import Described
+from ds_dip.runtime.agreement import CORRECTIONS, Described
 from ds_dip.runtime.drafts import RecordingEngine
+from ds_dip.runtime.loading import data_only, read, refused_types
 from ds_dip.runtime.universal import first_layer, layer_file, load_parameters, tied_sources
 
 #: Our key in a checkpoint's client state.
@@ -111,7 +112,7 @@ class Checkpoints(Described):
         of another model or was saved under another partition, number of replicas, optimizer or
         dtype and is not universal.
         """
-        with self._with_all_ranks(f"the load of {load_dir}", "the checkpoint is as it was"):
+        with self._with_all_ranks(f"the load of {load_dir}", "the checkpoint is as it was"), data_only():
             return self._load(
                 load_dir,
                 tag,
@@ -183,6 +184,8 @@ class Checkpoints(Described):
                 # Every file once in the whole job.
                 share = list(manifest["files"])[self.global_rank :: dist.get_world_size()]
                 manifests.check_contents(folder, manifest, share)
+                refusals = ((name, refused_types(folder / name)) for name in share if name.endswith(".pt"))
+                problem = next((f"{folder / name}: {held}" for name, held in refusals if held), "")
         except CheckpointError as error:
             return str(error), None, None
         if universal and not problem:
@@ -200,8 +203,8 @@ class Checkpoints(Described):
     def _resume(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         corrections = None
         if not manifest["universal"]:
-            state = torch.load(folder / _rank_file(self.global_rank), map_location="cpu", weights_only=False)
-            corrections = state["corrections"]
+            state = read(folder / _rank_file(self.global_rank))
+            corrections = None if state["corrections"] is None else CORRECTIONS.decode(state["corrections"])
             torch.set_rng_state(state["torch"])
             if state["device"] is not None:
                 get_accelerator().set_rng_state(state["device"])

@@ -16,6 +16,7 @@ from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchChe
 from ds_dip.files import first_line, write_atomic, write_json
 from ds_dip.partition import checkpoint as manifests
 from ds_dip.partition.checkpoint import LATEST, CheckpointError
+from ds_dip.runtime.loading import data_only, refused_types
 
 KEPT = "the checkpoints before it are untouched: make room or give another folder, and save again"
 
@@ -63,6 +64,9 @@ class RecordingEngine(CheckpointEngine):
                 self._engine.save(state_dict, path)
             with open(path, "rb") as stream:
                 os.fsync(stream.fileno())
+            if held := refused_types(path):
+                self.problem = f"rank {dist.get_rank()} has written {path}, which {held}"
+                return
             self.files[os.path.relpath(path, self._folder)] = (os.path.getsize(path), manifests.sum_of(path))
         except Exception as error:  # noqa: BLE001  # whatever it is, the other ranks must hear of it, and then all raise
             self.failed(path, error)
@@ -75,8 +79,9 @@ class RecordingEngine(CheckpointEngine):
             self.failed(path, error)
 
     def load(self, path: str, map_location: Any = None) -> Any:
-        """Read a file."""
-        return self._engine.load(path, map_location=map_location)
+        """Read a file, which is data and runs nothing."""
+        with data_only():
+            return self._engine.load(path, map_location=map_location)
 
     def create(self, info: CheckpointCommitInfo) -> None:
         """Announce a save."""

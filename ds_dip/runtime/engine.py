@@ -6,6 +6,7 @@ its reduction, ZeRO-1, bf16 and fp16, checkpoints and the monitor stay DeepSpeed
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -59,6 +60,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
         self.plan: StepPlan | None = None
         self.measured: Measured | None = None
         self._asked = (0.0, 0.0)
+        self._stop = self._stopping = 0
         self.module: DIPModule
         model, partition = self.module.model, self.module.partition
         topology = self.module.topology()
@@ -133,6 +135,17 @@ class DIPEngine(Checkpoints, ReducingEngine):
             self.monitor.write_events(scalars(self.plan, self.measured, statistics, self.global_samples, model))
         return loss
 
+    def ask_to_stop(self, reason: int = signal.SIGTERM) -> None:
+        """Have ``stop_requested()`` say so on all ranks after the step that is under way; any thread of any rank may.
+
+        ``reason`` is a number above 0, by convention that of a signal.
+        """
+        self._stop = int(reason)
+
+    def stop_requested(self) -> int:
+        """The largest reason that any rank had before the end of the last batch, the same on every rank; 0 for none."""
+        return self._stopping
+
     def set_train_batch_size(self, train_batch_size: int) -> None:
         """Samples of a global batch from the next step on; every rank calls it.
 
@@ -200,7 +213,9 @@ class DIPEngine(Checkpoints, ReducingEngine):
     def _exchange(self) -> str | None:
         assert self.plan is not None
         note = self._finite.note(self._gradients()) if self.watched else CLEAN
-        return self._finite.sentence(self._measurer.gather(self.plan, self._executor.intervals, *self._asked, note))
+        measured = self._executor.intervals, *self._asked
+        notes, self._stopping = self._measurer.gather(self.plan, *measured, note, self._stop)
+        return self._finite.sentence(notes)
 
     def _exec_schedule(self, pipe_schedule: ProgramSchedule) -> None:
         assert self.plan is not None

@@ -12,9 +12,13 @@ import torch
 from deepspeed import comm as dist
 
 from ds_dip.planner import StepPlan
+from ds_dip.planner.codec import Codec
 from ds_dip.programs.program import Backward, Forward, Stage
 from ds_dip.runtime.clock import Interval
+from ds_dip.runtime.exchange import gather
 from ds_dip.runtime.finite import CLEAN, Note
+
+_HOST: Codec[str] = Codec(str, "a host's name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,7 @@ class Measurer:
 
     def _clock_offset(self) -> float:
         """Seconds to take off this machine's monotonic clock to get the first rank's; 0 on the same machine."""
-        hosts: list[Any] = [None] * self._ranks
-        # Not through DeepSpeed: its communication log ends the process at a collective of objects.
-        torch.distributed.all_gather_object(hosts, socket.gethostname(), group=self._group)
-        if len(set(hosts)) == 1:
+        if len(set(gather(_HOST, socket.gethostname(), self._group))) == 1:
             return 0.0
         dist.barrier(group=self._group)
         clocks = self._all([time.monotonic()], 1, self._group)
@@ -74,10 +75,11 @@ class Measurer:
         return gathered.view(-1, length).tolist()
 
     def gather(
-        self, plan: StepPlan, intervals: Sequence[Interval], began: float, planned: float, note: Note
-    ) -> dict[int, Note]:
-        """The notes by global rank, of every rank that found something; keeps the times for ``measured``.
+        self, plan: StepPlan, intervals: Sequence[Interval], began: float, planned: float, note: Note, stop: int
+    ) -> tuple[dict[int, Note], int]:
+        """The notes by global rank, of every rank that found something, and the largest ``stop`` of all ranks.
 
+        Keeps the times for ``measured``.
         ``began`` is when this rank asked for its plan and ``planned`` when it had it, on its own
         monotonic clock. Stages are not named on the wire: the plan's programs have their order.
         """
@@ -85,20 +87,22 @@ class Measurer:
             [i.stage for i in program.instructions if isinstance(i, Forward | Backward)] for program in plan.programs
         ]
         times = [t - self._offset for interval in intervals for t in (interval.start, interval.end)]
-        head = [*note, began - self._offset, planned - self._offset]
+        head = [*note, stop, began - self._offset, planned - self._offset]
         rows = self._all([*head, *times], len(head) + 2 * max(map(len, stages)), self._group)
-        self._gathered = plan.step, stages, [row[len(note) :] for row in rows]
+        self._gathered = plan.step, stages, [row[len(note) + 1 :] for row in rows]
         notes = {self._global(stage): _note(row) for stage, row in enumerate(rows)}
+        stop = int(max(row[len(note)] for row in rows))
         if self._replicas is not None:
             worst = min(((note, rank) for rank, note in notes.items() if note != CLEAN), default=(CLEAN, 0))
-            found = self._all([*worst[0], worst[1], plan.batch.assigned], len(note) + 2, self._replicas)
+            found = self._all([*worst[0], worst[1], stop, plan.batch.assigned], len(note) + 3, self._replicas)
             if any(row[-1] != found[0][-1] for row in found):
                 raise AssignmentError(
                     f"step {plan.step}: replicas have assigned the samples of the global batch differently; make the "
                     "dataset's length and metadata the same on all nodes"
                 )
-            notes = {int(row[-2]): _note(row) for row in found if _note(row) != CLEAN}
-        return notes
+            notes = {int(row[-3]): _note(row) for row in found if _note(row) != CLEAN}
+            stop = int(max(row[-2] for row in found))
+        return notes, stop
 
     def measured(self) -> Measured:
         """The batch's timeline; it ends now."""

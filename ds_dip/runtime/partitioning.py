@@ -24,10 +24,13 @@ from ds_dip.partition.offline import Inputs, partition_offline
 from ds_dip.partition.sources import cost_source
 from ds_dip.partition.space import SearchOptions
 from ds_dip.partition.workload import Workload, batch_shape, compute_of, draw
+from ds_dip.planner.codec import Codec
 from ds_dip.planner.ordering import schedulers
+from ds_dip.runtime.exchange import broadcast
 
 #: Sample batches that a search at start scores by.
 BATCHES = 8
+_OUTCOME: Codec[tuple[Partition | None, str]] = Codec(tuple[Partition | None, str], "the first rank's partition")
 
 
 def partition_for(
@@ -131,17 +134,16 @@ def _agreed(make: Callable[[], Partition]) -> Partition:
     """What the first rank makes, on every rank; its error is a ConfigError on the others."""
     if _world() == 1:
         return make()
-    outcome: list[Any] = [None, ""]
+    outcome: tuple[Partition | None, str] = (None, "")
     failure: Exception | None = None
     if torch.distributed.get_rank() == 0:
         try:
-            outcome[0] = make()
+            outcome = make(), ""
         except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks wait for word of it
-            failure, outcome[1] = error, str(error) or type(error).__name__
-    torch.distributed.broadcast_object_list(outcome, src=0)
+            failure, outcome = error, (None, str(error) or type(error).__name__)
+    partition, sentence = broadcast(_OUTCOME, outcome)
     if failure is not None:
         raise failure
-    if outcome[1]:
-        raise ConfigError(outcome[1])
-    partition: Partition = outcome[0]
+    if partition is None:
+        raise ConfigError(sentence)
     return partition

@@ -6,7 +6,6 @@ import hashlib
 from itertools import count
 
 import torch
-from deepspeed import comm as dist
 from deepspeed.utils import logger
 from torch.distributed import distributed_c10d
 
@@ -25,10 +24,13 @@ from ds_dip.planner import (
     PlanSource,
     StoreChannel,
 )
+from ds_dip.planner.codec import Codec
+from ds_dip.runtime.exchange import gather
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.node import node_of
 
 _engines = count()
+_DIGESTS: Codec[tuple[str, ...]] = Codec(tuple[str, ...], "digests of costs")
 
 
 def make_plans(
@@ -101,9 +103,7 @@ def _costs(dip: DIPConfig, module: DIPModule, compute: str) -> tuple[LatencyTabl
     table = None if dip.table is None else read_table(dip.table)
     rules = None if dip.cost_rules is None else read_rules(dip.cost_rules, module.model)
     # Every replica's planner assigns the samples of the global batch for itself, and all must find the same.
-    digests: list[list[str]] = [[]] * dist.get_world_size()
-    mine = [hashlib.sha256(repr(read).encode()).hexdigest() for read in (table, rules)]
-    torch.distributed.all_gather_object(digests, mine)
+    digests = gather(_DIGESTS, tuple(hashlib.sha256(repr(read).encode()).hexdigest() for read in (table, rules)))
     for place, (name, path) in enumerate((("table", dip.table), ("cost_rules", dip.cost_rules))):
         other = next((rank for rank, digest in enumerate(digests) if digest[place] != digests[0][place]), None)
         if other is not None:

@@ -74,7 +74,7 @@ class ReducingEngine(PipelineEngine):
 
     @abstractmethod
     def _exchange(self) -> str | None:
-        """Compare notes with all ranks: the sentence that names the first tensor that is not finite, or None."""
+        """Compare notes with all ranks; the sentence that names the first tensor that is not finite, or None."""
 
     @property
     def watched(self) -> bool:

@@ -38,10 +38,10 @@ def shutdown(engine: DIPEngine, *, failed: bool = False) -> None:
         gc.collect()
         if together:
             dist.destroy_process_group()
-        _remove_buffers()
+        remove_buffers()
 
 
-def _remove_buffers() -> None:
+def remove_buffers() -> None:
     """Remove this job's shared buffers of DeepSpeed's CPU backend (66 MB a rank), which outlive it otherwise."""
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if address and port:

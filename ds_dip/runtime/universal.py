@@ -33,6 +33,7 @@ from deepspeed.runtime.pipe.module import TiedLayerSpec
 from ds_dip.files import check_writable, write_atomic, write_json
 from ds_dip.partition import checkpoint as manifests
 from ds_dip.partition.checkpoint import CheckpointError
+from ds_dip.runtime.loading import read
 
 if TYPE_CHECKING:
     from ds_dip.models.partition import Chunk
@@ -268,12 +269,12 @@ def load_parameters(folder: Path, optimizer: Any, names: Mapping[Any, str], *, s
 def _read(path: Path) -> Any:
     """A file's content, mapped where its form allows."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+        return read(path, mmap=True)
     except Exception as error:  # a damaged pickle raises whatever its bytes say
         if "mmap" not in str(error):
             raise _unreadable(path, error) from error
     try:
-        return torch.load(path, map_location="cpu", weights_only=False)
+        return read(path)
     except Exception as error:  # as above
         raise _unreadable(path, error) from error
 
