@@ -265,7 +265,7 @@ class PlannerClient:
                 reason = str(error)
             except Exception as error:  # noqa: BLE001  # this thread must outlive anything, or nobody learns of it
                 reason = f"{type(error).__name__}: {error}"
-            ended = self._end()
+            ended = self._end(at_once=cause == "refused")
             if self._closing.is_set():
                 return
             with self._changed:
@@ -356,8 +356,8 @@ class PlannerClient:
             case Learned(corrections, generation, tracking) if generation == self._generation:
                 self._corrections, self._tracking = corrections, tracking
 
-    def _end(self) -> str:
-        """Make sure that the process is gone; how it ended, in words."""
+    def _end(self, *, at_once: bool) -> str:
+        """Make sure that the process is gone; how it ended, in words. ``at_once``: it works, and is to be ended."""
         with self._changed:
             process, wire, self._process, self._wire = self._process, self._wire, None, None
         if wire is not None:
@@ -366,7 +366,7 @@ class PlannerClient:
             return "could not be started"
         try:
             # A process that closed its end by dying needs a moment to say how.
-            code = process.wait(1.0)
+            code = process.wait(0.0 if at_once else 1.0)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -35,8 +35,8 @@ from tests.distributed.test_main_job import MODEL
 WORLD = 3
 #: Seconds that a rank of these jobs waits for another one.
 RANK_S = 4.0
-#: Seconds after which a job is ended here, with what it has said.
-PATIENCE_S = 60.0
+#: Seconds after which a job is ended here, with what it has said; several times what one takes on an idle machine.
+PATIENCE_S = 120.0
 DIGITS = DatasetReference("ds_dip.data.digits:Digits", {"samples": 64, "merge": 4})
 
 
@@ -83,7 +83,7 @@ def model_of(path: Path, vision: int = 4) -> Any:
     return load_model(path)
 
 
-def engine_of(folder: Path, fault: str = "", **dip: Any) -> Any:
+def engine_of(folder: Path, fault: str = "", data: DatasetReference = DIGITS, extra: Any = None, **dip: Any) -> Any:
     model = model_of(folder / f"model-{os.environ['RANK']}.json")
     config = {
         "train_batch_size": 8,
@@ -97,6 +97,7 @@ def engine_of(folder: Path, fault: str = "", **dip: Any) -> Any:
             "planner": {"enabled": False, "deadline_s": 1.0, "evaluations": 0},
             **dip,
         },
+        **(extra or {}),
     }
     deepspeed.init_distributed("gloo")
     module = ds_dip.DIPModule(
@@ -105,9 +106,8 @@ def engine_of(folder: Path, fault: str = "", **dip: Any) -> Any:
         ds_dip.layer_factories(model, 0),
         ds_dip.token_cross_entropy,
     )
-    data = (
-        DatasetReference("tests.distributed.failures:Faulty", {**DIGITS.options, "fault": fault}) if fault else DIGITS
-    )
+    if fault:
+        data = DatasetReference("tests.distributed.failures:Faulty", {**DIGITS.options, "fault": fault})
     return ds_dip.initialize(model=module, training_data=data, config=config)[0]
 
 
@@ -213,7 +213,9 @@ def few_layers(folder: Path, _: str) -> None:
     ds_dip.partition_for(model_of(folder / f"model-{os.environ['RANK']}.json", vision=1), {}, 5)
 
 
-CASES: dict[str, tuple[Callable[[Path, str], None], str]] = {
+#: What a rank does, and with which argument.
+Case = tuple[Callable[[Path, str], None], str]
+CASES: dict[str, Case] = {
     **{fault: (faulty, fault) for fault in ("raises", "stops", "width", "sizes", "vocabulary", "dtype")},
     **{fault: (faulty, fault) for fault in ("ends", "metadata", "unsupervised")},
     "ends, planned ahead": (planned_ahead, "ends"),
@@ -242,16 +244,16 @@ def preload() -> None:
     Planner(PlannerSettings(model, partition, DIGITS, batch_size=8, microbatches=4)).plan(0)
 
 
-def rank_of(case: str, folder: Path, rank: int) -> NoReturn:
+def rank_of(case: Case, folder: Path, rank: int, world: int, port: int) -> NoReturn:
     """One rank of a case, in a forked process: its output is its log, its status what a script's would be."""
     log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_SIZE=str(WORLD),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(PORT),
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_SIZE=str(world),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
     )  # fmt: skip
-    run, argument = CASES[case]
+    run, argument = case
     try:
         run(folder, argument)
     except (*ds_dip.ERRORS, CheckpointError) as error:
@@ -259,30 +261,43 @@ def rank_of(case: str, folder: Path, rank: int) -> NoReturn:
     sys.exit(0)
 
 
-def run_case(case: str, folder: Path) -> dict[str, Any]:
-    """Every rank's exit status (negative: the signal; None: it had to be ended here) and log."""
-    folder.mkdir()
+def start(case: Case, folder: Path, world: int = WORLD, port: int = PORT) -> dict[int, int]:
+    """Fork the ranks of a case; a rank by process."""
+    folder.mkdir(exist_ok=True)
     sys.stdout.flush()
     running: dict[int, int] = {}
-    for rank in range(WORLD):
+    for rank in range(world):
         if not (pid := os.fork()):
-            rank_of(case, folder, rank)
+            rank_of(case, folder, rank, world, port)
         running[pid] = rank
-    codes: list[int | None] = [None] * WORLD
-    end = time.monotonic() + PATIENCE_S
-    while running and time.monotonic() < end:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            time.sleep(0.02)
-            continue
-        codes[running.pop(pid)] = os.waitstatus_to_exitcode(status)
-        # A stopped rank is all that may be left.
-        if len(running) == 1 and "SIGSTOP" in CASES[case][1]:
+    return running
+
+
+def end(running: dict[int, int], folder: Path, *, stopped: bool = False) -> dict[str, Any]:
+    """Every rank's exit status (negative: the signal; None: it had to be ended here) and log.
+
+    ``stopped`` says that one rank is, and will not end by itself.
+    """
+    world = len(running)
+    codes: list[int | None] = [None] * world
+    until = time.monotonic() + PATIENCE_S
+    while running and time.monotonic() < until:
+        for pid in list(running):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                codes[running.pop(pid)] = os.waitstatus_to_exitcode(status)
+        if stopped and len(running) == 1:
             break
+        time.sleep(0.02)
     for pid in running:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return {"codes": codes, "logs": [(folder / f"{rank}.log").read_text() for rank in range(WORLD)]}
+    return {"codes": codes, "logs": [(folder / f"{rank}.log").read_text() for rank in range(world)]}
+
+
+def run_case(case: str, folder: Path) -> dict[str, Any]:
+    """A case's outcome, see ``end``."""
+    return end(start(CASES[case], folder), folder, stopped="SIGSTOP" in CASES[case][1])
 
 
 def main() -> None:
