@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class Job:
         command = [
             *launcher, SCRIPT, "--deepspeed", "--deepspeed_config", str(folder / "ds_config.json"),
             "--model", str(folder / "model.json"), "--steps", str(steps), "--evaluate", "16",
-            "--run-folder", str(folder / "run"),
+            "--run-folder", str(folder / "run"), "--checkpoints", str(folder / "checkpoints"),
         ]  # fmt: skip
         environment = {
             **os.environ,
@@ -70,7 +71,10 @@ class Job:
             "OMP_NUM_THREADS": "1",
         }
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+            # A group of its own, as a terminal gives one to every command.
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
 
     def planner(self) -> psutil.Process | None:
         """The planner's process, as an operator would find it."""
@@ -105,6 +109,8 @@ class Job:
             for process in (*psutil.Process(self.process.pid).children(recursive=True), self.process):
                 process.kill()
             self.process.wait(10)
+        with suppress(ProcessLookupError):  # what a launcher that is gone has left behind
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def orphans() -> list[int]:
