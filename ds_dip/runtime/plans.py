@@ -6,6 +6,7 @@ import hashlib
 from itertools import count
 
 import torch
+from deepspeed import comm as dist
 from deepspeed.utils import logger
 from torch.distributed import distributed_c10d
 
