@@ -83,7 +83,10 @@ def model_of(path: Path, vision: int = 4) -> Any:
     return load_model(path)
 
 
-def engine_of(folder: Path, fault: str = "", data: DatasetReference = DIGITS, extra: Any = None, **dip: Any) -> Any:
+def engine_of(
+    folder: Path, fault: str = "", data: DatasetReference = DIGITS, extra: Any = None, ranks: int = 0, **dip: Any
+) -> Any:
+    """An engine on all ranks of the job, or on pipelines of so many ``ranks``; ``extra`` are keys beside ``dip``."""
     model = model_of(folder / f"model-{os.environ['RANK']}.json")
     config = {
         "train_batch_size": 8,
@@ -102,7 +105,7 @@ def engine_of(folder: Path, fault: str = "", data: DatasetReference = DIGITS, ex
     deepspeed.init_distributed("gloo")
     module = ds_dip.DIPModule(
         model,
-        ds_dip.partition_for(model, config, dist.get_world_size()),
+        ds_dip.partition_for(model, config, ranks or dist.get_world_size()),
         ds_dip.layer_factories(model, 0),
         ds_dip.token_cross_entropy,
     )
@@ -274,25 +277,27 @@ def start(case: Case, folder: Path, world: int = WORLD, port: int = PORT) -> dic
 
 
 def end(running: dict[int, int], folder: Path, *, stopped: bool = False) -> dict[str, Any]:
-    """Every rank's exit status (negative: the signal; None: it had to be ended here) and log.
+    """Every rank's exit status (negative: the signal; None: it had to be ended here), when it ended, and log.
 
     ``stopped`` says that one rank is, and will not end by itself.
     """
     world = len(running)
     codes: list[int | None] = [None] * world
+    ended: list[float | None] = [None] * world
     until = time.monotonic() + PATIENCE_S
     while running and time.monotonic() < until:
         for pid in list(running):
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
-                codes[running.pop(pid)] = os.waitstatus_to_exitcode(status)
+                rank = running.pop(pid)
+                codes[rank], ended[rank] = os.waitstatus_to_exitcode(status), time.monotonic()
         if stopped and len(running) == 1:
             break
         time.sleep(0.02)
     for pid in running:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return {"codes": codes, "logs": [(folder / f"{rank}.log").read_text() for rank in range(world)]}
+    return {"codes": codes, "ended": ended, "logs": [(folder / f"{rank}.log").read_text() for rank in range(world)]}
 
 
 def run_case(case: str, folder: Path) -> dict[str, Any]:

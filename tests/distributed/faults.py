@@ -99,9 +99,8 @@ def troubled_planner(folder: Path, _: str) -> None:
         def train(steps: int) -> list[tuple[str, float]]:
             found = []
             for _ in range(steps):
-                began = time.monotonic()
                 losses.append(float(engine.train_batch()))
-                found.append((engine.plan.kind, time.monotonic() - began))
+                found.append((engine.plan.kind, engine.measured.waited))
             return found
 
         recovered()
@@ -242,9 +241,13 @@ def one_of_two(folder: Path, _: str) -> None:
 
 
 def asked_to_stop(folder: Path, what: str) -> None:
-    """``SIGTERM 1``: that rank gets that signal in the middle of its second step; the run saves and stops."""
+    """``SIGTERM 1``: that rank gets that signal in the middle of its second step; the run saves and stops.
+
+    ``... of 1``: every pipeline has one rank.
+    """
+    what, _, pipeline = what.partition(" of ")
     name, _, ranks = what.partition(" ")
-    with engine_of(folder, **FIXED) as engine, ds_dip.StopSignal(engine) as stop:
+    with engine_of(folder, ranks=int(pipeline or 0), **FIXED) as engine, ds_dip.StopSignal(engine) as stop:
         for _ in range(50):
             if str(engine.global_rank) in ranks and engine.global_steps == 1:
                 in_a_stage(engine, lambda: os.kill(os.getpid(), getattr(signal, name)))
@@ -293,6 +296,7 @@ CASES: dict[str, Case] = {
     "slow rank": (slow_rank, ""),
     "two jobs": (one_of_two, ""),
     "one rank terminated": (asked_to_stop, "SIGTERM 1"),
+    "one replica terminated": (asked_to_stop, "SIGTERM 1 of 1"),
     "all interrupted": (asked_to_stop, "SIGINT 0 1"),
     "second signal": (second_signal, ""),
     "exchanged": (exchanged, ""),
