@@ -95,6 +95,16 @@ class TraceConfig(_Block):
     )
 
 
+class RecordConfig(_Block):
+    """Which steps are recorded, for ``ds-dip replay`` and ``"dip": {"replay": ...}``."""
+
+    every: int = _setting(0, "an integer of at least 0", "record every n-th step; 0 records none", ge=0)
+    keep: int = _setting(1000, "an integer of at least 1", "recorded steps kept; older ones are removed", ge=1)
+    directory: str | None = _setting(
+        None, "the path of a folder, or null", "where recording/ is made; null takes the run's folder", min_length=1
+    )
+
+
 class DIPConfig(_Block):
     """The ``"dip"`` block; every key has a default, and an unknown key is refused."""
 
@@ -152,6 +162,13 @@ class DIPConfig(_Block):
         "memory for activations in 10^9 bytes, for every rank or each; null is no limit",
     )
     trace: TraceConfig = _setting(TraceConfig, "an object", "timelines of steps")
+    record: RecordConfig = _setting(RecordConfig, "an object", "plans and measured times, to look at and to repeat")
+    replay: str | None = _setting(
+        None,
+        "the path of a folder, or null",
+        "a recorded run whose plans this one takes, step by step; null plans anew",
+        min_length=1,
+    )
 
     def capacity(self, ranks: int) -> tuple[float | None, ...]:
         """Bytes for activations on each of ``ranks`` ranks, ``None`` where there is no limit.
@@ -200,6 +217,11 @@ def _refuse_contradictions(config: DIPConfig) -> None:
             f'"{BLOCK}.timeouts.plan_s" is {config.timeouts.plan_s:g}, expected more than '
             f'"{BLOCK}.planner.deadline_s" ({config.planner.deadline_s:g}), after which the leader publishes a '
             "fallback; raise the one or lower the other"
+        )
+    if config.record.every and config.record.directory is not None and config.record.directory == config.replay:
+        raise ConfigError(
+            f'"{BLOCK}.record.directory" is {show(config.replay)}, where the recording of "{BLOCK}.replay" is, which '
+            "would be replaced while it is read; record into another folder"
         )
 
 

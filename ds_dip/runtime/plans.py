@@ -25,19 +25,39 @@ from ds_dip.planner import (
     PlanSource,
     StoreChannel,
 )
+from ds_dip.planner.recorder import Recorder
+from ds_dip.planner.recording import Recording
+from ds_dip.planner.replaying import ReplayingSource, check_recording
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.node import node_of
 
 _engines = count()
 
 
+def make_recorder(dip: DIPConfig, module: DIPModule) -> Recorder | None:
+    """What records this rank's pipeline; None where nothing is recorded, and on ranks that lead no pipeline."""
+    grid, record = module.mpu(), dip.record
+    if not record.every or grid.get_stage_id() != 0:
+        return None
+    replica = grid.get_data_parallel_rank()
+    return Recorder(replica, record.every, record.keep, record.directory, logger.warning, dip.replay)
+
+
 def make_plans(
-    dip: DIPConfig, module: DIPModule, dataset: DatasetReference, *, batch_size: int, microbatches: int, compute: str
+    dip: DIPConfig,
+    module: DIPModule,
+    dataset: DatasetReference,
+    *,
+    batch_size: int,
+    microbatches: int,
+    compute: str,
+    recorder: Recorder | None = None,
 ) -> PlanSource:
     """The source of plans of this rank; the first rank of every pipeline leads it and starts its planner.
 
     ``batch_size`` is the samples of a global batch, ``microbatches`` the nominal number a replica
-    and ``compute`` the name of the dtype the run trains in.
+    and ``compute`` the name of the dtype the run trains in. ``recorder`` is told by what plans are made.
+    Raises ConfigError, on every rank, for a recording to replay that is not of this run.
     """
     grid, partition = module.mpu(), module.partition
     replica = grid.get_data_parallel_rank()
@@ -72,12 +92,18 @@ def make_plans(
     channel = StoreChannel(
         store, f"ds_dip/{next(_engines)}/{replica}", grid.stage_to_global(0), publish_s=dip.timeouts.plan_s
     )
+    leads = grid.get_stage_id() == 0
+    planner = Planner(settings) if leads else None
+    if planner is not None and recorder is not None:
+        recorder.begin(settings, planner.sampler.samples)
+    recording = None if dip.replay is None else _recording(dip.replay, planner)
     # A deterministic run waits for its plan as long as a start may take: what it runs must not depend on a clock.
     wait = dip.timeouts.start_s if dip.deterministic else dip.planner.deadline_s
-    if grid.get_stage_id() != 0:
+    if planner is None:
         deadline = max(dip.timeouts.plan_s, dip.timeouts.start_s + wait)
         return FollowerSource(settings, channel, deadline_s=deadline)
-    planner = Planner(settings)
+    if recording is not None:
+        return ReplayingSource(planner, recording, channel)
     client = None
     if dip.planner.enabled:
         client = PlannerClient(settings, restart_limit=dip.planner.restart_limit, nice=dip.planner.nice)
@@ -89,6 +115,25 @@ def make_plans(
         first_deadline_s=dip.timeouts.start_s,
         correct=not dip.deterministic,
     )
+
+
+def _recording(folder: str, planner: Planner | None) -> Recording | None:
+    """The recording that the leaders' plans are taken from, None on other ranks; every rank calls it.
+
+    Raises ConfigError, the same on every rank, where a leader cannot use its own.
+    """
+    recording, problem = None, ""
+    if planner is not None:
+        try:
+            recording = Recording(folder, planner.settings.replica)
+            check_recording(recording, planner.settings, planner.sampler.samples)
+        except ValueError as error:
+            problem = str(error)
+    problems = [""] * dist.get_world_size()
+    torch.distributed.all_gather_object(problems, problem)
+    if found := next(filter(None, problems), None):
+        raise ConfigError(f'"dip.replay" is {folder!r}, which cannot be repeated: {found}')
+    return recording
 
 
 def _costs(dip: DIPConfig, module: DIPModule, compute: str) -> tuple[LatencyTable | None, CostRules | None]:
