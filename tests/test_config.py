@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -41,6 +42,10 @@ WRONG_VALUES = [
     ({"trace": {"every": -1}}, '"dip.trace.every" is -1, expected an integer of at least 0; the default is 100'),
     ({"trace": {"keep": 0}}, '"dip.trace.keep" is 0, expected an integer of at least 1'),
     ({"trace": {"directory": 7}}, '"dip.trace.directory" is 7, expected the path of a folder, or null'),
+    ({"record": {"every": -1}}, '"dip.record.every" is -1, expected an integer of at least 0; the default is 0'),
+    ({"record": {"keep": 0}}, '"dip.record.keep" is 0, expected an integer of at least 1'),
+    ({"record": True}, '"dip.record" is true, expected an object'),
+    ({"replay": True}, '"dip.replay" is true, expected the path of a folder, or null'),
     ("fast", '"dip" is "fast", expected an object'),
 ]
 
@@ -122,6 +127,14 @@ def test_a_rank_must_wait_longer_for_a_plan_than_the_leader_does() -> None:
         read_config({"dip": {"timeouts": {"plan_s": 3}}})
 
 
+def test_a_run_does_not_record_into_the_folder_that_it_replays() -> None:
+    block = {"record": {"every": 1, "directory": "runs/a"}, "replay": "runs/a"}
+    with pytest.raises(ConfigError, match='"dip.record.directory" is "runs/a".*record into another folder'):
+        read_config({"dip": block})
+    assert read_config({"dip": {**block, "replay": "runs/b"}}).replay == "runs/b"
+    assert read_config({"dip": {**block, "record": {"directory": "runs/a"}}}).record.every == 0
+
+
 def test_capacity_is_bytes_for_each_rank() -> None:
     assert read_config({}).capacity(3) == (None, None, None)
     assert read_config({"dip": {"memory_gb": 2}}).capacity(2) == (2e9, 2e9)
@@ -130,19 +143,20 @@ def test_capacity_is_bytes_for_each_rank() -> None:
         read_config({"dip": {"memory_gb": [1.5, None]}}).capacity(4)
 
 
-def blocks(model: type[BaseModel]) -> list[type[BaseModel]]:
-    nested = [f.annotation for f in model.model_fields.values()]
-    return [model, *(kind for kind in nested if isinstance(kind, type) and issubclass(kind, BaseModel))]
+def keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key of a block and of those inside it, by its path, with its default."""
+    for name, field in model.model_fields.items():
+        yield prefix + name, field.get_default(call_default_factory=True)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from keys(field.annotation, f"{prefix}{name}.")
 
 
 def test_every_key_is_documented_with_its_default(docs: str) -> None:
-    for model in blocks(DIPConfig):
-        for name, field in model.model_fields.items():
-            default = field.get_default(call_default_factory=True)
-            row = next((line for line in docs.splitlines() if line.startswith("| `") and f"{name}`" in line), None)
-            assert row is not None, f"docs/configuration.md has no row for {name}"
-            if not isinstance(default, BaseModel):
-                assert f"`{json.dumps(default)}`" in row, f"the row of {name} misses the default {default}"
+    for name, default in keys(DIPConfig):
+        row = next((line for line in docs.splitlines() if line.startswith(f"| `{name}` ")), None)
+        assert row is not None, f"docs/configuration.md has no row for {name}"
+        if not isinstance(default, BaseModel):
+            assert f"`{json.dumps(default)}`" in row, f"the row of {name} misses the default {default}"
 
 
 def test_every_refused_setting_is_documented(docs: str) -> None:

@@ -26,9 +26,8 @@ def command(folder: Path, step: int | None, worst: int, replica: int, as_json: b
     from ds_dip.planner.recording import Recording
     from ds_dip.reporting.replay import Replay, document, show
 
-    replay = Replay(Recording(folder, replica))
-    chosen = replay.worst(worst) if step is None else (replay.of(step),)
-    shown = [replay.again(parts) for parts in chosen]
+    replay = Replay(Recording(folder, replica), step)
+    shown = [replay.again(parts) for parts in (replay.worst(worst) if step is None else replay.steps)]
     if as_json:
         click.echo(json.dumps(document(replay, shown)))
         return

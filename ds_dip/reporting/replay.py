@@ -55,22 +55,21 @@ class Replayed:
 
 
 class Replay:
-    """The steps of a recording, taken apart; raises FileError for a file of it that cannot be used."""
+    """The steps of a recording, or ``only`` one, taken apart.
 
-    def __init__(self, recording: Recording) -> None:
+    Raises FileError for a step that was not recorded, or a file that cannot be used.
+    """
+
+    def __init__(self, recording: Recording, only: int | None = None) -> None:
         self.recording = recording
         self._partings: dict[str, Parting] = {}
         self._planners: dict[str, Planner | str] = {}
-        self.steps = tuple(self._parts(recording.read(step)) for step in recording.steps)
+        steps = recording.steps if only is None else (only,)
+        self.steps = tuple(self._parts(recording.read(step)) for step in steps)
 
     def worst(self, count: int) -> tuple[Parts, ...]:
         """The steps whose prediction was furthest off, by their share of the measured iteration."""
         return tuple(sorted(self.steps, key=lambda parts: -abs(parts.error))[:count])
-
-    def of(self, step: int) -> Parts:
-        """One step; raises FileError where it was not recorded."""
-        self.recording.read(step)
-        return next(parts for parts in self.steps if parts.step == step)
 
     def again(self, parts: Parts) -> Replayed:
         """The step planned again."""
