@@ -218,11 +218,6 @@ def _refuse_contradictions(config: DIPConfig) -> None:
             f'"{BLOCK}.planner.deadline_s" ({config.planner.deadline_s:g}), after which the leader publishes a '
             "fallback; raise the one or lower the other"
         )
-    if config.record.every and config.record.directory is not None and config.record.directory == config.replay:
-        raise ConfigError(
-            f'"{BLOCK}.record.directory" is {show(config.replay)}, where the recording of "{BLOCK}.replay" is, which '
-            "would be replaced while it is read; record into another folder"
-        )
 
 
 def _sentence(error: ValidationError, block: Mapping[str, Any]) -> str:

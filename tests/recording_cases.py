@@ -12,7 +12,7 @@ from tests.planner_cases import settings
 
 PLANNER = Planner(settings())
 VERSIONS = {"ds_dip": "0.1.0"}
-RUN = Run(PLANNER.settings, PLANNER.sampler.samples, VERSIONS)
+RUN = Run(PLANNER.settings, len(PLANNER.dataset), VERSIONS)
 
 
 def scaled(plan: StepPlan, factor: float = 1.0, *, begin: float = 0.003, end: float = 0.002) -> RecordedStep:
@@ -59,4 +59,4 @@ def record(folder: Path, *steps: RecordedStep, run: Run = RUN) -> Path:
 
 def run_of(changes: PlannerSettings) -> Run:
     """A run by other settings."""
-    return Run(changes, PLANNER.sampler.samples, VERSIONS)
+    return Run(changes, len(PLANNER.dataset), VERSIONS)

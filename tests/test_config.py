@@ -127,14 +127,6 @@ def test_a_rank_must_wait_longer_for_a_plan_than_the_leader_does() -> None:
         read_config({"dip": {"timeouts": {"plan_s": 3}}})
 
 
-def test_a_run_does_not_record_into_the_folder_that_it_replays() -> None:
-    block = {"record": {"every": 1, "directory": "runs/a"}, "replay": "runs/a"}
-    with pytest.raises(ConfigError, match='"dip.record.directory" is "runs/a".*record into another folder'):
-        read_config({"dip": block})
-    assert read_config({"dip": {**block, "replay": "runs/b"}}).replay == "runs/b"
-    assert read_config({"dip": {**block, "record": {"directory": "runs/a"}}}).record.every == 0
-
-
 def test_capacity_is_bytes_for_each_rank() -> None:
     assert read_config({}).capacity(3) == (None, None, None)
     assert read_config({"dip": {"memory_gb": 2}}).capacity(2) == (2e9, 2e9)

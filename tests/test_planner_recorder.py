@@ -22,7 +22,7 @@ PLANS = [PLANNER.plan(step) for step in range(8)]
 def recorder(run: Path | None, every: int = 1, keep: int = 1000, **options: Any) -> tuple[Recorder, list[str]]:
     said: list[str] = []
     made = Recorder(0, every, keep, run, said.append, **options)
-    made.begin(PLANNER.settings, PLANNER.sampler.samples)
+    made.begin(PLANNER.settings, len(PLANNER.dataset))
     return made, said
 
 

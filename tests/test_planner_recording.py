@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds_dip.costs.corrections import Fit
+from ds_dip.costs.corrections import Corrections, Fit, Measurement, RankFactor, ShapeFactor
 from ds_dip.costs.rules import CostRules, Rule
 from ds_dip.files import FileError, write_json
 from ds_dip.planner import Planner
@@ -40,11 +40,16 @@ def test_settings_are_read_with_their_costs_and_the_corrections_of_each_plan(tmp
     rules = CostRules((Rule("vision", "forward", scale=2.0),))
     run = Run(settings(table=table(), rules=rules, evaluations=7, seed=3), 40, VERSIONS)
     planner = Planner(settings())
-    planner.corrections = replace(planner.corrections, fits=(Fit("vision", "F", 2.0, 0.001),))
+    planner.corrections = Corrections(
+        (Fit("vision", "F", 2.0, 0.001),),
+        (Measurement("vision", "F", 1.0, 2.0),),
+        (RankFactor(1, 1.25),),
+        (ShapeFactor("language", "B", 9, 0.75),),
+    )
     recording = Recording(record(tmp_path, scaled(planner.plan(0)), run=run))
     found = recording.read(0)
     assert recording.run(found.run) == run
-    assert found.plan.corrections == planner.corrections.fits
+    assert found.plan.corrections == replace(planner.corrections, window=())
 
 
 def test_a_recording_knows_its_steps_by_number(tmp_path: Path) -> None:

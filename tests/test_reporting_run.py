@@ -111,7 +111,7 @@ def test_a_batch_before_any_training_is_refused(tmp_path: Path) -> None:
 def test_a_recording_goes_into_the_runs_folder(tmp_path: Path) -> None:
     engine = Engine()
     engine.recorder = Recorder(0, 1, 10, None, pytest.fail)
-    engine.recorder.begin(PLANNER.settings, PLANNER.sampler.samples)
+    engine.recorder.begin(PLANNER.settings, len(PLANNER.dataset))
     RunReport(engine, tmp_path, 1, Console(file=io.StringIO()))  # type: ignore[arg-type]
     engine.train_batch(0)
     engine.recorder.add(engine.plan, engine.measured)

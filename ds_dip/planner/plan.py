@@ -172,7 +172,7 @@ class Planner:
                 iteration=self.corrections.iteration(timeline.makespan, self.base.iteration(timeline.makespan)),
                 lower_bound=ordering.bound,
                 peak_memory=timeline.peak_memory,
-                corrections=self.corrections.fits,
+                corrections=replace(self.corrections, window=()),
             )
         )
 

@@ -6,12 +6,12 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgpack
 
-from ds_dip.costs.corrections import Fit
+from ds_dip.costs.corrections import Corrections
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model, fields_of
 from ds_dip.planner.codec import Codec, CodecError
@@ -45,7 +45,7 @@ class StepPlan:
     how the order was found. ``programs`` and ``stages`` are one a rank, stages in running order.
     ``makespan`` is predicted for the stages, ``iteration`` for the whole step, and no schedule can
     be faster than ``lower_bound``: seconds. ``peak_memory`` are predicted bytes of activations a rank.
-    ``corrections`` are the fits that the predictions were made with.
+    ``corrections`` are those that the predictions were made with, without the measurements behind them.
     """
 
     step: int
@@ -59,7 +59,7 @@ class StepPlan:
     iteration: float
     lower_bound: float
     peak_memory: tuple[float, ...]
-    corrections: tuple[Fit, ...] = ()
+    corrections: Corrections = field(default_factory=Corrections)
     hash: str = ""
 
 
@@ -77,7 +77,7 @@ class _Content:
     iteration: float
     lower_bound: float
     peak_memory: tuple[float, ...]
-    corrections: tuple[Fit, ...]
+    corrections: Corrections
     programs: ProgramTable
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ds_dip.costs.machine import versions
 from ds_dip.files import FileError, first_line, step_files, step_path
-from ds_dip.planner.plan import PlannerSettings
 from ds_dip.planner.record import StepPlan
 from ds_dip.planner.recording import SUFFIX, Run, TimedStep, folder_of, write_run, write_step
+from ds_dip.planner.settings import PlannerSettings
 
 #: Steps that may wait to be written.
 BACKLOG = 64

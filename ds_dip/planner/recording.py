@@ -21,9 +21,9 @@ import msgpack
 from ds_dip.files import FileError, first_line, parse_object, read_text, step_files, step_path, write_atomic
 from ds_dip.planner import record
 from ds_dip.planner.codec import Codec, CodecError
-from ds_dip.planner.plan import PlannerSettings
 from ds_dip.planner.record import PlanError, StageTime, StepPlan, decode_plan, encode_plan, stages_of
-from ds_dip.planner.source import MeasuredStep
+from ds_dip.planner.settings import PlannerSettings
+from ds_dip.planner.times import MeasuredStep
 
 FORMAT, VERSION = "ds-dip/recording", 1
 #: Where a run's folder has its recording, and what a step's file ends in.

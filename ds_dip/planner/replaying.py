@@ -8,10 +8,11 @@ from ds_dip.models.partition import model_hash, partition_hash
 from ds_dip.models.spec import Model
 from ds_dip.planner.channel import Channel
 from ds_dip.planner.client import Answer
-from ds_dip.planner.plan import Planner, PlannerSettings
+from ds_dip.planner.leader import LeaderSource
+from ds_dip.planner.plan import Planner
 from ds_dip.planner.record import StepPlan, check_plan
 from ds_dip.planner.recording import RecordedStep, Recording, Run
-from ds_dip.planner.source import LeaderSource
+from ds_dip.planner.settings import PlannerSettings
 
 #: How a recorded fallback is counted.
 RECORDED = "recorded"
@@ -38,14 +39,14 @@ class ReplayingSource(LeaderSource):
         if plan.kind == "fallback":
             self._planned -= 1
             self._fallbacks[RECORDED] += 1
-            self._reasons = [*self._reasons, f"step {step}: {plan.reason}"][-16:]
+            self._reasons.append(f"step {step}: {plan.reason}")
         return plan
 
-    def _ask(self, step: int) -> Answer:
+    def _ask(self, step: int, published: StepPlan | None) -> Answer:
         found = self._recording.read(step)
         if found.run not in self._known:
-            settings, samples = self._planner.settings, self._planner.sampler.samples
-            _refuse(self._recording, difference(self._recording.run(found.run), settings, samples))
+            run, length = self._recording.run(found.run), len(self._planner.dataset)
+            _refuse(self._recording, difference(run, self._planner.settings, length))
             self._known.add(found.run)
         _refuse(self._recording, other_samples(found, self._planner))
         check_plan(found.plan, self._planner.settings.model, self._planner.settings.partition)
@@ -74,7 +75,7 @@ def check_recording(recording: Recording, settings: PlannerSettings, samples: in
 
 def other_samples(found: RecordedStep, planner: Planner) -> str | None:
     """What a recorded step's samples are otherwise than the dataset has them now, as a sentence; None for nothing."""
-    own = {sample.id: sample for sample in map(planner.dataset.metadata, planner.sampler.indices(found.step))}
+    own = {sample.id: sample for sample in planner.batches.samples(found.step)}
     for microbatch in found.plan.batch.microbatches:
         for sample in microbatch.samples:
             if own.get(sample.id) != sample:

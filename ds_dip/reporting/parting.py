@@ -14,7 +14,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ds_dip.costs.corrections import CorrectedCosts, Corrections
 from ds_dip.costs.rules import base_costs, with_rules
 from ds_dip.planner.record import StepPlan
 from ds_dip.planner.recording import RecordedStep, Run
@@ -157,9 +156,8 @@ class Parting:
 
     def _delays(self, plan: StepPlan) -> dict[tuple[Stage, Stage], float]:
         """The predicted transfer of every message, by the stages that it joins."""
-        costs = CorrectedCosts(self._costs, Corrections(plan.corrections))
         messages = {message.id: message for program in plan.programs for message in program.messages}
-        return {(m.source, m.target): costs.transfer(message_bytes(m, self._compute)) for m in messages.values()}
+        return {(m.source, m.target): self._costs.transfer(message_bytes(m, self._compute)) for m in messages.values()}
 
 
 class _Order:

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from ds_dip.costs.corrections import Corrections
 from ds_dip.files import FileError, first_line
 from ds_dip.planner.plan import Planner
 from ds_dip.planner.record import StepPlan, stages_of
@@ -99,7 +98,7 @@ class Replay:
 
 def plan_again(plan: StepPlan, planner: Planner) -> Replanned:
     """A recorded plan beside what its settings, corrections and all of its search's evaluations give now."""
-    planner.corrections = Corrections(plan.corrections)
+    planner.corrections = plan.corrections
     fallback = plan.kind == "fallback"
     try:
         again = planner.fallback(plan.step, plan.reason) if fallback else planner.plan(plan.step)
@@ -119,11 +118,12 @@ def plan_again(plan: StepPlan, planner: Planner) -> Replanned:
 
 def _planner(run: Run) -> Planner | str:
     try:
-        planner = Planner(run.settings)
+        # What a paced search finds depends on clocks and on the batch before.
+        planner = Planner(replace(run.settings, paced=False))
     except (ValueError, OSError) as error:
         return first_line(error)
-    if planner.sampler.samples != run.samples:
-        return f"the dataset has {planner.sampler.samples} samples now, recorded were {run.samples}"
+    if len(planner.dataset) != run.samples:
+        return f"the dataset has {len(planner.dataset)} samples now, recorded were {run.samples}"
     return planner
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from ds_dip.costs.corrections import CorrectedCosts, Corrections
+from ds_dip.costs.corrections import CorrectedCosts
 from ds_dip.costs.rules import base_costs, with_rules
 from ds_dip.files import FileError, read_json, step_files, step_path, write_json
 from ds_dip.models.spec import ELEMENT_BYTES
@@ -218,7 +218,8 @@ def timeline_of(run: str | Path, step: int) -> StepTimeline:
     settings = recording.run(found.run).settings
     model, partition, compute = settings.model, settings.partition, settings.rates.compute
     costs = with_rules(base_costs(model, settings.rates, settings.table, partition), model, settings.rules)
-    corrected = CorrectedCosts(costs, Corrections(found.plan.corrections))
+    chunks = {(chunk.module, chunk.start): chunk for chunk in partition.chunks}
+    corrected = CorrectedCosts(costs, found.plan.corrections, chunks)
     problem = build_problem(found.plan.batch, model, partition, corrected, compute=compute)
     return step_timeline(found.plan, found, problem, compute=compute)
 

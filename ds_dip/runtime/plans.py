@@ -16,6 +16,7 @@ from ds_dip.costs.roofline import Rates
 from ds_dip.costs.rules import CostRules, read_rules
 from ds_dip.costs.table import LatencyTable, read_table
 from ds_dip.data import DatasetReference
+from ds_dip.files import FileError
 from ds_dip.planner import (
     FollowerSource,
     LeaderSource,
@@ -35,12 +36,20 @@ _engines = count()
 
 
 def make_recorder(dip: DIPConfig, module: DIPModule) -> Recorder | None:
-    """What records this rank's pipeline; None where nothing is recorded, and on ranks that lead no pipeline."""
+    """What records this rank's pipeline; None where nothing is recorded, and on ranks that lead no pipeline.
+
+    Raises ConfigError, on every rank, where the run would be recorded into the folder that it replays.
+    """
     grid, record = module.mpu(), dip.record
-    if not record.every or grid.get_stage_id() != 0:
+    if not record.every:
         return None
-    replica = grid.get_data_parallel_rank()
-    return Recorder(replica, record.every, record.keep, record.directory, logger.warning, dip.replay)
+    try:
+        recorder = Recorder(
+            grid.get_data_parallel_rank(), record.every, record.keep, record.directory, logger.warning, dip.replay
+        )
+    except FileError as error:
+        raise ConfigError(f'"dip.record.directory" cannot be used: {error}') from error
+    return recorder if grid.get_stage_id() == 0 else None
 
 
 def make_plans(
@@ -95,7 +104,7 @@ def make_plans(
     leads = grid.get_stage_id() == 0
     planner = Planner(settings) if leads else None
     if planner is not None and recorder is not None:
-        recorder.begin(settings, planner.sampler.samples)
+        recorder.begin(settings, len(planner.dataset))
     recording = None if dip.replay is None else _recording(dip.replay, planner)
     # A deterministic run waits for its plan as long as a start may take: what it runs must not depend on a clock.
     wait = dip.timeouts.start_s if dip.deterministic else dip.planner.deadline_s
@@ -126,7 +135,7 @@ def _recording(folder: str, planner: Planner | None) -> Recording | None:
     if planner is not None:
         try:
             recording = Recording(folder, planner.settings.replica)
-            check_recording(recording, planner.settings, planner.sampler.samples)
+            check_recording(recording, planner.settings, len(planner.dataset))
         except ValueError as error:
             problem = str(error)
     problems = [""] * dist.get_world_size()
