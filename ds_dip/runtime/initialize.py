@@ -12,7 +12,7 @@ from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config import DeepSpeedConfig
 
-from ds_dip.config import ConfigError, read_config, refuse_unsupported
+from ds_dip.config import ConfigError, read_config
 from ds_dip.data import Dataset, DatasetReference, Sampler
 from ds_dip.files import FileError, read_object
 from ds_dip.planner import PlanSource
@@ -20,6 +20,7 @@ from ds_dip.runtime.engine import DIPEngine
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.peers import set_deadline
 from ds_dip.runtime.plans import make_plans, make_recorder
+from ds_dip.unsupported import refuse_unsupported
 
 #: More than any configuration has.
 _MOST_BYTES = 1 << 24
