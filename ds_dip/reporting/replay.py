@@ -75,8 +75,8 @@ class Replay:
         return Replayed(parts, self._again(self.recording.read(parts.step)))
 
     def run(self) -> Run:
-        """The settings of the newest step."""
-        return self.recording.run(self.recording.read(max(self.recording.steps)).run)
+        """The settings of the last step."""
+        return self.recording.run(self.recording.read(self.steps[-1].step).run)
 
     def _parts(self, found: RecordedStep) -> Parts:
         if found.run not in self._partings:
