@@ -104,8 +104,8 @@ def plan_again(plan: StepPlan, planner: Planner) -> Replanned:
         again = planner.fallback(plan.step, plan.reason) if fallback else planner.plan(plan.step)
     except (ValueError, InfeasibleError) as error:
         return Replanned(problem=first_line(error))
-    if again.batch != plan.batch:
-        return Replanned(problem="the dataset has other samples now than were recorded")
+    if again.batch.microbatches != plan.batch.microbatches:
+        return Replanned(problem="its batch is another one now: samples or their sizes have changed since")
     orders = [[stages_of(program) for program in of.programs] for of in (plan, again)]
     return Replanned(
         same=again.hash == plan.hash,
