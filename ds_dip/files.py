@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import stat
 import tempfile
 from pathlib import Path
@@ -152,6 +153,21 @@ def parse_object(text: str, where: str, what: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise FileError(f"{where}: holds a {type(document).__name__}, expected a JSON object; give {what}")
     return document
+
+
+def step_path(folder: str | Path, step: int, suffix: str) -> Path:
+    """The file of a step in a folder that holds one a step."""
+    return Path(folder, f"step-{step:06d}{suffix}")
+
+
+def step_files(folder: str | Path, suffix: str) -> dict[int, Path]:
+    """The files ``step-N`` with that suffix in a folder, by step, ascending; none where there is no such folder."""
+    found = {}
+    for path in Path(folder).glob(f"step-*{suffix}"):
+        number = re.fullmatch(r"step-(\d+)" + re.escape(suffix), path.name)
+        if number:
+            found[int(number.group(1))] = path
+    return dict(sorted(found.items()))
 
 
 def first_line(error: BaseException) -> str:

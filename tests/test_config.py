@@ -1,14 +1,15 @@
-"""The "dip" block, and DeepSpeed settings that the engine does not carry."""
+"""The "dip" block."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from ds_dip.config import UNSUPPORTED, ConfigError, DIPConfig, read_config, refuse_unsupported
+from ds_dip.config import ConfigError, DIPConfig, read_config
 
 WRONG_VALUES = [
     ({"planner": {"lead": 1}}, '"dip.planner.lead" is 1, expected an integer from 2 to 1000; the default is 2'),
@@ -41,6 +42,10 @@ WRONG_VALUES = [
     ({"trace": {"every": -1}}, '"dip.trace.every" is -1, expected an integer of at least 0; the default is 100'),
     ({"trace": {"keep": 0}}, '"dip.trace.keep" is 0, expected an integer of at least 1'),
     ({"trace": {"directory": 7}}, '"dip.trace.directory" is 7, expected the path of a folder, or null'),
+    ({"record": {"every": -1}}, '"dip.record.every" is -1, expected an integer of at least 0; the default is 0'),
+    ({"record": {"keep": 0}}, '"dip.record.keep" is 0, expected an integer of at least 1'),
+    ({"record": True}, '"dip.record" is true, expected an object'),
+    ({"replay": True}, '"dip.replay" is true, expected the path of a folder, or null'),
     ("fast", '"dip" is "fast", expected an object'),
 ]
 
@@ -130,135 +135,25 @@ def test_capacity_is_bytes_for_each_rank() -> None:
         read_config({"dip": {"memory_gb": [1.5, None]}}).capacity(4)
 
 
-def blocks(model: type[BaseModel]) -> list[type[BaseModel]]:
-    nested = [f.annotation for f in model.model_fields.values()]
-    return [model, *(kind for kind in nested if isinstance(kind, type) and issubclass(kind, BaseModel))]
+def keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key of a block and of those inside it, by its path, with its default."""
+    for name, field in model.model_fields.items():
+        yield prefix + name, field.get_default(call_default_factory=True)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from keys(field.annotation, f"{prefix}{name}.")
 
 
 def test_every_key_is_documented_with_its_default(docs: str) -> None:
-    for model in blocks(DIPConfig):
-        for name, field in model.model_fields.items():
-            default = field.get_default(call_default_factory=True)
-            row = next((line for line in docs.splitlines() if line.startswith("| `") and f"{name}`" in line), None)
-            assert row is not None, f"docs/configuration.md has no row for {name}"
-            if not isinstance(default, BaseModel):
-                assert f"`{json.dumps(default)}`" in row, f"the row of {name} misses the default {default}"
-
-
-def test_every_refused_setting_is_documented(docs: str) -> None:
-    table = docs.split("Refused at start")[1]
-    for rule in UNSUPPORTED:
-        first, *rest = rule.key.split(".")
-        assert f"`{first}" in table
-        assert not rest or f".{'.'.join(rest)}`" in table, f"docs/configuration.md misses {rule.key}"
-
-
-def nested(key: str, value: Any) -> dict[str, Any]:
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return dict(value)
-
-
-REFUSED = {
-    "zero_optimization.stage": [2, 3],
-    "zero_optimization.offload_optimizer": [{"device": "cpu"}, {"device": "nvme", "nvme_path": "/x"}],
-    "zero_optimization.offload_param": [{"device": "cpu"}],
-    "zero_optimization.cpu_offload": [True],
-    "zero_optimization.cpu_offload_param": [True],
-    "zero_optimization.zenflow": [{}, {"topk_ratio": 0.1}],
-    "zero_optimization.zero_quantized_weights": [True],
-    "zero_optimization.zero_quantized_nontrainable_weights": [True],
-    "zero_optimization.zero_quantized_gradients": [True],
-    "zero_optimization.zero_hpz_partition_size": [2],
-    "pipeline.pipe_partitioned": [True],
-    "pipeline.grad_partitioned": [True],
-    "pipeline.stages": [4],
-    "pipeline.partition": ["uniform"],
-    "pipeline.seed_layers": [True],
-    "expert_parallel.enabled": [True],
-    "compile": [{"deepcompile": True}, {"passes": ["z1"]}, {"offload_activation": True}],
-    "hybrid_engine.enabled": [True],
-    "tensor_parallel.autotp_size": [2],
-    "tensor_parallel.tp.tp_size": [2],
-    "tensor_parallel.tensor_parallel.tp_size": [4],
-    "sequence_parallel_size": [2],
-    "data_efficiency.enabled": [True],
-    "data_efficiency.data_sampling.enabled": [True],
-    "data_efficiency.data_sampling.curriculum_learning.enabled": [True],
-    "data_efficiency.data_routing.random_ltd.enabled": [True],
-    "autotuning.enabled": [True],
-    "flops_profiler.enabled": [True],
-    "torch_autocast.enabled": [True],
-    "weight_quantization": [{}],
-    "managed_gradient_accumulation": [False],
-    "optimizer.type": ["OneBitAdam", "OneBitLamb", "ZeroOneAdam"],
-    "amp": [{"enabled": True}],
-    "compression_training": [{}],
-    "curriculum_learning": [{"enabled": True}],
-    "eigenvalue": [{"enabled": False}],
-    "elasticity": [{"enabled": True}],
-    "graph_harvesting": [True],
-    "nebula": [{}],
-    "progressive_layer_drop": [{"enabled": True}],
-    "quantize_training": [{}],
-    "sparse_attention": [{}],
-    "sparse_gradients": [True, False],
-}
-
-
-def test_the_table_below_covers_every_refused_setting() -> None:
-    assert set(REFUSED) == {rule.key for rule in UNSUPPORTED}
-
-
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in REFUSED.items() for value in values])
-def test_a_setting_that_is_not_carried_is_refused_with_key_value_reason_and_remedy(key: str, value: Any) -> None:
-    rule = next(rule for rule in UNSUPPORTED if rule.key == key)
-    with pytest.raises(ConfigError) as error:
-        refuse_unsupported(nested(key, value))
-    message = str(error.value)
-    assert message.startswith(f'"{key}" is {json.dumps(value)}, which ds_dip does not carry: ')
-    assert message.endswith(f"{rule.why}; {rule.remedy}")
-    assert "\n" not in message
-
-
-CARRIED: list[dict[str, Any]] = [
-    {},
-    {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "none"}, "zero_hpz_partition_size": 1}},
-    {"zero_optimization": True},
-    {"zero_optimization": {"stage": 0, "overlap_comm": True, "zenflow": None}},
-    {"pipeline": {"pipe_partitioned": False, "grad_partitioned": False, "stages": "auto", "partition": "best"}},
-    {"pipeline": {"activation_checkpoint_interval": 1, "use_reentrant": False}},
-    {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8},
-    {"bf16": {"enabled": True, "immediate_grad_update": True}, "data_types": {"grad_accum_dtype": "fp32"}},
-    {"fp16": {"enabled": False}},
-    {"compile": {"deepcompile": False, "double_buffer": True}},
-    {"compile": {}},
-    {"tensor_parallel": {"autotp_size": 0}, "sequence_parallel_size": 1},
-    {"flops_profiler": {"enabled": False}, "autotuning": {"enabled": False}, "hybrid_engine": {"enabled": False}},
-    {"data_efficiency": {"enabled": False, "data_routing": {"random_ltd": {"enabled": False}}}},
-    {"wall_clock_breakdown": True, "memory_breakdown": True, "steps_per_print": 10},
-    {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "scheduler": {"type": "WarmupLR"}},
-    {"gradient_clipping": 1.0, "gradient_allreduce_op": "sum", "prescale_gradients": True},
-    {"tensorboard": {"enabled": True}, "csv_monitor": {"enabled": True}, "comms_logger": {"enabled": True}},
-    {"checkpoint": {"load_universal": True, "tag_validation": "FAIL"}},
-    {"zero_optimization": "yes", "pipeline": 3, "compile": None},
-]
-
-
-@pytest.mark.parametrize("config", CARRIED)
-def test_a_setting_that_is_carried_passes_and_wrong_types_are_left_to_deepspeed(config: dict[str, Any]) -> None:
-    refuse_unsupported(config)
-
-
-def test_fp16_is_refused_where_the_accelerator_lacks_it() -> None:
-    refuse_unsupported({"fp16": {"enabled": True}}, fp16_supported=True)
-    with pytest.raises(ConfigError, match='"fp16.enabled" is true, but this accelerator'):
-        refuse_unsupported({"fp16": {"enabled": True}}, fp16_supported=False)
+    for name, default in keys(DIPConfig):
+        row = next((line for line in docs.splitlines() if line.startswith(f"| `{name}` ")), None)
+        assert row is not None, f"docs/configuration.md has no row for {name}"
+        if not isinstance(default, BaseModel):
+            assert f"`{json.dumps(default)}`" in row, f"the row of {name} misses the default {default}"
 
 
 def test_reading_the_configuration_imports_neither_torch_nor_deepspeed() -> None:
     code = (
-        "import sys; from ds_dip.config import read_config, refuse_unsupported; refuse_unsupported({}); "
-        "read_config({}); assert not {'torch', 'deepspeed', 'numba'} & set(sys.modules)"
+        "import sys; from ds_dip.config import read_config; from ds_dip.unsupported import refuse_unsupported; "
+        "refuse_unsupported({}); read_config({}); assert not {'torch', 'deepspeed', 'numba'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ds_dip.files import FileError, TargetError, check_writable, read_json, read_object, write_atomic, write_json
+from ds_dip.files import (
+    FileError,
+    TargetError,
+    check_writable,
+    read_json,
+    read_object,
+    step_files,
+    step_path,
+    write_atomic,
+    write_json,
+)
 
 
 def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
@@ -109,3 +119,14 @@ def test_what_cannot_be_read_or_is_too_large_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(FileError, match=f"^{path}: {re.escape(words)}"):
             read_object(path, "a small file", most=101)
+
+
+def test_files_of_steps_are_found_by_number(tmp_path: Path) -> None:
+    for step in (1000000, 12, 3):
+        write_atomic(step_path(tmp_path, step, ".json"), "")
+    for other in ("step-1.json.gz", "step-.json", "step-x.json", "a-step-000001.json", "step-000004.jsonl"):
+        (tmp_path / other).write_text("")
+    found = step_files(tmp_path, ".json")
+    assert list(found) == [3, 12, 1000000]
+    assert found[12] == step_path(tmp_path, 12, ".json") == tmp_path / "step-000012.json"
+    assert step_files(tmp_path / "nowhere", ".json") == {}

@@ -11,6 +11,8 @@ from rich.console import Console
 
 from ds_dip.config import DIPConfig, read_config
 from ds_dip.planner import Planner, SourceStatistics
+from ds_dip.planner.recorder import Recorder
+from ds_dip.planner.recording import Recording
 from ds_dip.reporting.run import RunReport
 from ds_dip.reporting.timeline import read_timeline, timelines
 from tests.planner_cases import MODEL, settings
@@ -25,6 +27,7 @@ class Engine:
     def __init__(self, rank: int = 0, dip: DIPConfig | None = None) -> None:
         self.global_rank = rank
         self.dip = dip or DIPConfig()
+        self.recorder: Recorder | None = None
         self.plan: Any = None
         self.measured: Any = None
         self.module = SimpleNamespace(model=MODEL, partition=PLANNER.settings.partition)
@@ -103,3 +106,14 @@ def test_a_batch_before_any_training_is_refused(tmp_path: Path) -> None:
     report = RunReport(Engine(), tmp_path, 1, Console(file=io.StringIO()))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"call batch\(\) after train_batch\(\)"):
         report.batch(1.0)
+
+
+def test_a_recording_goes_into_the_runs_folder(tmp_path: Path) -> None:
+    engine = Engine()
+    engine.recorder = Recorder(0, 1, 10, None, pytest.fail)
+    engine.recorder.begin(PLANNER.settings, len(PLANNER.dataset))
+    RunReport(engine, tmp_path, 1, Console(file=io.StringIO()))  # type: ignore[arg-type]
+    engine.train_batch(0)
+    engine.recorder.add(engine.plan, engine.measured)
+    engine.recorder.close()
+    assert list(Recording(tmp_path).steps) == [0]

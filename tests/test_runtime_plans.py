@@ -64,3 +64,18 @@ def test_ranks_that_read_different_costs_are_refused(costs: Any, name: str, file
 def test_a_table_of_another_data_type_is_refused(costs: Any) -> None:
     with pytest.raises(ConfigError, match="made for float32, and this run trains in bfloat16"):
         costs({"table": "table.json"}, "bfloat16")
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_every_rank_refuses_to_record_into_the_folder_that_is_replayed(tmp_path: Path, stage: int) -> None:
+    grid = SimpleNamespace(get_stage_id=lambda: stage, get_data_parallel_rank=lambda: 0)
+    module: Any = SimpleNamespace(mpu=lambda: grid)
+
+    def recorder(**block: Any) -> Any:
+        return plans.make_recorder(read_config({"dip": block}), module)
+
+    record = {"every": 1, "directory": str(tmp_path / "run")}
+    with pytest.raises(ConfigError, match='"dip.record.directory" cannot be used: .* is the folder of "dip.replay"'):
+        recorder(record=record, replay=str(tmp_path / "other" / ".." / "run"))
+    assert (recorder(record=record, replay=str(tmp_path / "another")) is None) == (stage == 1)
+    assert recorder(record={"every": 0}) is None

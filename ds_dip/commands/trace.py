@@ -20,11 +20,11 @@ import click
 def command(run: Path, step: int | None, out: Path) -> None:
     """Write a step of RUN, planned and measured on one clock, as a Chrome/Perfetto trace.
 
-    RUN is a run's folder, with timelines/ in it (see "dip.trace" in the configuration). Open the
-    trace in Perfetto or chrome://tracing.
+    RUN is a run's folder, with timelines/ or recording/ in it (see "dip.trace" and "dip.record" in the
+    configuration). Open the trace in Perfetto or chrome://tracing.
     """
     from ds_dip.files import FileError, check_writable
-    from ds_dip.reporting.timeline import read_timeline, timelines
+    from ds_dip.reporting.timeline import timeline_of, timelines
     from ds_dip.reporting.trace import write_trace
 
     found = timelines(run)
@@ -35,7 +35,7 @@ def command(run: Path, step: int | None, out: Path) -> None:
     check_writable(out)
     if _is_ours(out) or out.resolve().parent == found[step].resolve().parent:
         raise FileError(f"{out}: is a place of the run's own files, which a trace would replace; name another file")
-    timeline = read_timeline(found[step])
+    timeline = timeline_of(run, step)
     write_trace(out, timeline)
     parts = "planned and measured" if timeline.measured else "planned (it was not measured)"
     click.echo(f"step {step}, {parts}, {len(timeline.planned.stages)} stages on {timeline.ranks} ranks: {out}")

@@ -172,6 +172,7 @@ class Planner:
                 iteration=self.corrections.iteration(timeline.makespan, self.base.iteration(timeline.makespan)),
                 lower_bound=ordering.bound,
                 peak_memory=timeline.peak_memory,
+                corrections=replace(self.corrections, window=()),
             )
         )
 

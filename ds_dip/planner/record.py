@@ -6,11 +6,12 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgpack
 
+from ds_dip.costs.corrections import Corrections
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model, fields_of
 from ds_dip.planner.codec import Codec, CodecError
@@ -44,6 +45,7 @@ class StepPlan:
     how the order was found. ``programs`` and ``stages`` are one a rank, stages in running order.
     ``makespan`` is predicted for the stages, ``iteration`` for the whole step, and no schedule can
     be faster than ``lower_bound``: seconds. ``peak_memory`` are predicted bytes of activations a rank.
+    ``corrections`` are those that the predictions were made with, without the measurements behind them.
     """
 
     step: int
@@ -57,6 +59,7 @@ class StepPlan:
     iteration: float
     lower_bound: float
     peak_memory: tuple[float, ...]
+    corrections: Corrections = field(default_factory=Corrections)
     hash: str = ""
 
 
@@ -74,6 +77,7 @@ class _Content:
     iteration: float
     lower_bound: float
     peak_memory: tuple[float, ...]
+    corrections: Corrections
     programs: ProgramTable
 
 
@@ -161,7 +165,7 @@ def _content(plan: StepPlan) -> bytes:
     times = tuple(tuple((time.start, time.end) for time in rank) for rank in plan.stages)
     plain = _Content(
         plan.step, plan.kind, plan.reason, plan.schedule, plan.batch, times,
-        plan.makespan, plan.iteration, plan.lower_bound, plan.peak_memory, encode(plan.programs),
+        plan.makespan, plan.iteration, plan.lower_bound, plan.peak_memory, plan.corrections, encode(plan.programs),
     )  # fmt: skip
     return _CODEC.encode(plain)
 
@@ -188,7 +192,7 @@ def _plan(plain: _Content, programs: Sequence[Program], digest: str) -> StepPlan
         stages.append(tuple(StageTime(stage, *time) for stage, time in zip(own, times, strict=True)))
     return StepPlan(
         plain.step, plain.kind, plain.reason, plain.schedule, plain.batch, tuple(programs), tuple(stages),
-        plain.makespan, plain.iteration, plain.lower_bound, plain.peak_memory, digest,
+        plain.makespan, plain.iteration, plain.lower_bound, plain.peak_memory, plain.corrections, digest,
     )  # fmt: skip
 
 

@@ -29,13 +29,15 @@ _LINES = 20
 class RunReport:
     """The report of one run; every rank makes it, the first one shows and writes.
 
-    ``run`` is the run's folder and ``steps`` how many batches it trains on. Call ``batch`` after
-    every ``train_batch()`` and ``end`` once; as a context manager it leaves the terminal in order.
+    ``run`` is the run's folder, where a recording goes too, and ``steps`` how many batches it trains on. Call
+    ``batch`` after every ``train_batch()`` and ``end`` once; as a context manager it leaves the terminal in order.
     """
 
     def __init__(self, engine: DIPEngine, run: str | Path, steps: int, console: Console | None = None) -> None:
         self._engine, self._run, self._steps = engine, Path(run), steps
         self._shows = engine.global_rank == 0
+        if engine.recorder is not None:
+            engine.recorder.into(self._run)
         self._console = console or Console()
         self._records: list[StepRecord] = []
         self._recent: deque[StepRecord] = deque(maxlen=_WINDOW)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,17 +11,22 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from ds_dip.files import FileError, read_json, write_json
+from ds_dip.costs.corrections import CorrectedCosts
+from ds_dip.costs.rules import base_costs, with_rules
+from ds_dip.files import FileError, read_json, step_files, step_path, write_json
 from ds_dip.models.spec import ELEMENT_BYTES
+from ds_dip.planner.recording import SUFFIX as RECORDED
+from ds_dip.planner.recording import Recording, TimedStep, folder_of
+from ds_dip.planning import build_problem
 from ds_dip.programs.program import Message, Stage
 from ds_dip.reporting.bounds import bounds
 from ds_dip.scheduling.problem import Problem
 
 if TYPE_CHECKING:
     from ds_dip.planner.record import StepPlan
-    from ds_dip.runtime.measure import Measured
 
 FORMAT, VERSION = "ds-dip/timeline", 1
+SUFFIX = ".json"
 #: How times of all ranks come onto one clock; goes into every file.
 CLOCK = (
     "seconds from the batch's start; measured on monotonic clocks, on other machines than the first rank's set to its "
@@ -121,7 +125,7 @@ _ADAPTER = TypeAdapter(StepTimeline)
 
 
 def step_timeline(
-    plan: StepPlan, measured: Measured | None = None, problem: Problem | None = None, *, compute: str = "float32"
+    plan: StepPlan, measured: TimedStep | None = None, problem: Problem | None = None, *, compute: str = "float32"
 ) -> StepTimeline:
     """The timeline of a step from its plan and, where it ran, its measurement.
 
@@ -163,10 +167,10 @@ def write_timeline(run: str | Path, timeline: StepTimeline, keep: int | None = N
 
     Of more than ``keep`` timelines those of the earliest steps are removed.
     """
-    path = Path(run, "timelines", f"step-{timeline.step:06d}.json")
+    path = step_path(Path(run, "timelines"), timeline.step, SUFFIX)
     write_json(path, {"format": FORMAT, "version": VERSION, **asdict(timeline)})
     if keep is not None:
-        for old in list(timelines(run).values())[:-keep]:
+        for old in list(step_files(path.parent, SUFFIX).values())[:-keep]:
             old.unlink(missing_ok=True)
     return path
 
@@ -190,18 +194,34 @@ def read_timeline(path: str | Path) -> StepTimeline:
 
 
 def timelines(run: str | Path) -> dict[int, Path]:
-    """The timelines that a run left, by step, ascending; raises FileError where there is none."""
+    """What a run left of its steps, by step, ascending: a timeline, or else the first pipeline's recording of it.
+
+    Raises FileError where there is neither.
+    """
     folder = Path(run, "timelines")
-    found = {}
-    for path in folder.glob("step-*.json"):
-        number = re.fullmatch(r"step-(\d+)\.json", path.name)
-        if number:
-            found[int(number.group(1))] = path
+    found = {**step_files(folder_of(run, 0), RECORDED), **step_files(folder, SUFFIX)}
     if not found:
         raise FileError(
-            f'{folder}: holds no step-*.json; name the folder of a run that was trained with "dip.trace.every" above 0'
+            f'{folder}: holds no step-*.json; name the folder of a run that was trained with "dip.trace.every" above 0 '
+            'or recorded by "dip.record.every"'
         )
     return dict(sorted(found.items()))
+
+
+def timeline_of(run: str | Path, step: int) -> StepTimeline:
+    """The timeline of one of the steps of ``timelines``; raises FileError for a file that is none."""
+    path = timelines(run)[step]
+    if not path.name.endswith(RECORDED):
+        return read_timeline(path)
+    recording = Recording(run)
+    found = recording.read(step)
+    settings = recording.run(found.run).settings
+    model, partition, compute = settings.model, settings.partition, settings.rates.compute
+    costs = with_rules(base_costs(model, settings.rates, settings.table, partition), model, settings.rules)
+    chunks = {(chunk.module, chunk.start): chunk for chunk in partition.chunks}
+    corrected = CorrectedCosts(costs, found.plan.corrections, chunks)
+    problem = build_problem(found.plan.batch, model, partition, corrected, compute=compute)
+    return step_timeline(found.plan, found, problem, compute=compute)
 
 
 def _interval(rank: int, stage: Stage, start: float, end: float) -> StageInterval:
@@ -232,7 +252,7 @@ def _transfers(
                 message.order,
                 source.end_s,
                 max(source.end_s, end),
-                _bytes(message, compute),
+                message_bytes(message, compute),
                 _name(message.source),
                 _name(message.target),
             )
@@ -240,7 +260,8 @@ def _transfers(
     return tuple(transfers)
 
 
-def _bytes(message: Message, compute: str) -> int:
+def message_bytes(message: Message, compute: str) -> int:
+    """Bytes of what a message carries, where ``compute`` is the data type of the run."""
     return sum(
         math.prod(shape) * ELEMENT_BYTES[compute if dtype == "compute" else dtype] for shape, dtype in message.tensors
     )

@@ -24,6 +24,7 @@ from ds_dip.data import Dataset, SampleMetadata
 from ds_dip.models.context import Context
 from ds_dip.models.partition import Chunk
 from ds_dip.planner import PlanSource, StepPlan
+from ds_dip.planner.recorder import Recorder
 from ds_dip.programs.program import Instruction
 from ds_dip.runtime.checkpoint import Checkpoints
 from ds_dip.runtime.executor import Executor
@@ -41,7 +42,8 @@ from ds_dip.runtime.reduction import ReducingEngine
 class DIPEngine(Checkpoints, ReducingEngine):
     """Trains a DIPModule; made by ``ds_dip.initialize()``.
 
-    ``plan`` is the plan of the last batch and ``measured`` its measured timeline. As a context
+    ``plan`` is the plan of the last batch and ``measured`` its measured timeline; ``recorder`` records both on the
+    ranks that lead a pipeline, where the run is recorded. As a context
     manager the engine ends the run cleanly (see ``ds_dip.shutdown``).
     """
 
@@ -52,11 +54,13 @@ class DIPEngine(Checkpoints, ReducingEngine):
         plans: PlanSource,
         dataset: Dataset,
         replan: Callable[[int, int], PlanSource] | None = None,
+        recorder: Recorder | None = None,
         **kwargs: Any,
     ) -> None:
         self._started = self.closed = False
         super().__init__(*args, **kwargs)
         self.dip, self.plans, self.dataset, self._replan = dip, plans, dataset, replan
+        self.recorder = recorder
         self.plan: StepPlan | None = None
         self.measured: Measured | None = None
         self._asked = (0.0, 0.0)
@@ -130,6 +134,8 @@ class DIPEngine(Checkpoints, ReducingEngine):
             assert self.plan is not None
         self.measured = self._measurer.measured()
         self.plans.measured(self.measured)
+        if self.recorder is not None:
+            self.recorder.add(self.plan, self.measured)
         if self.global_rank == 0 and self.monitor.enabled:
             statistics, model = self.plans.statistics(), self.module.model
             self.monitor.write_events(scalars(self.plan, self.measured, statistics, self.global_samples, model))
@@ -253,10 +259,12 @@ class DIPEngine(Checkpoints, ReducingEngine):
         self._executor.finish()
 
     def close(self) -> None:
-        """Stop the planner and drop messages under way; ``ds_dip.shutdown`` calls it."""
+        """Stop the planner, end the recording, drop messages under way; ``ds_dip.shutdown`` calls it."""
         self.closed = True
         self.peers.close()
         self.plans.close()
+        if self.recorder is not None:
+            self.recorder.close()
         self._links.close()
 
     def release(self) -> None:

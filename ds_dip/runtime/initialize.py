@@ -12,14 +12,15 @@ from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config import DeepSpeedConfig
 
-from ds_dip.config import ConfigError, read_config, refuse_unsupported
+from ds_dip.config import ConfigError, read_config
 from ds_dip.data import Dataset, DatasetReference, Sampler
 from ds_dip.files import FileError, read_object
 from ds_dip.planner import PlanSource
 from ds_dip.runtime.engine import DIPEngine
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.peers import set_deadline
-from ds_dip.runtime.plans import make_plans
+from ds_dip.runtime.plans import make_plans, make_recorder
+from ds_dip.unsupported import refuse_unsupported
 
 #: More than any configuration has.
 _MOST_BYTES = 1 << 24
@@ -90,6 +91,8 @@ def initialize(
     dataset = training_data.open()
     Sampler(len(dataset), settings.train_batch_size)  # refuses on every rank what the leaders' samplers would
 
+    recorder = make_recorder(dip, model)
+
     def plan(batch_size: int, microbatches: int) -> PlanSource:
         return make_plans(
             dip,
@@ -98,6 +101,7 @@ def initialize(
             batch_size=batch_size,
             microbatches=microbatches,
             compute=_compute(settings),
+            recorder=recorder,
         )
 
     engine = make_engine(
@@ -107,6 +111,7 @@ def initialize(
         plan(settings.train_batch_size, settings.gradient_accumulation_steps),
         dataset,
         replan=plan,
+        recorder=recorder,
         args=args,
         optimizer=optimizer,
         model_parameters=model_parameters,

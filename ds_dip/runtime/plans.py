@@ -16,6 +16,7 @@ from ds_dip.costs.roofline import Rates
 from ds_dip.costs.rules import CostRules, read_rules
 from ds_dip.costs.table import LatencyTable, read_table
 from ds_dip.data import DatasetReference
+from ds_dip.files import FileError
 from ds_dip.planner import (
     FollowerSource,
     LeaderSource,
@@ -26,21 +27,50 @@ from ds_dip.planner import (
     StoreChannel,
 )
 from ds_dip.planner.codec import Codec
+from ds_dip.planner.recorder import Recorder
+from ds_dip.planner.recording import Recording
+from ds_dip.planner.replaying import ReplayingSource, check_recording
 from ds_dip.runtime.exchange import gather
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.node import node_of
 
 _engines = count()
 _DIGESTS: Codec[tuple[str, ...]] = Codec(tuple[str, ...], "digests of costs")
+_PROBLEM: Codec[str] = Codec(str, "problem of a recording")
+
+
+def make_recorder(dip: DIPConfig, module: DIPModule) -> Recorder | None:
+    """What records this rank's pipeline; None where nothing is recorded, and on ranks that lead no pipeline.
+
+    Raises ConfigError, on every rank, where the run would be recorded into the folder that it replays.
+    """
+    grid, record = module.mpu(), dip.record
+    if not record.every:
+        return None
+    try:
+        recorder = Recorder(
+            grid.get_data_parallel_rank(), record.every, record.keep, record.directory, logger.warning, dip.replay
+        )
+    except FileError as error:
+        raise ConfigError(f'"dip.record.directory" cannot be used: {error}') from error
+    return recorder if grid.get_stage_id() == 0 else None
 
 
 def make_plans(
-    dip: DIPConfig, module: DIPModule, dataset: DatasetReference, *, batch_size: int, microbatches: int, compute: str
+    dip: DIPConfig,
+    module: DIPModule,
+    dataset: DatasetReference,
+    *,
+    batch_size: int,
+    microbatches: int,
+    compute: str,
+    recorder: Recorder | None = None,
 ) -> PlanSource:
     """The source of plans of this rank; the first rank of every pipeline leads it and starts its planner.
 
     ``batch_size`` is the samples of a global batch, ``microbatches`` the nominal number a replica
-    and ``compute`` the name of the dtype the run trains in.
+    and ``compute`` the name of the dtype the run trains in. ``recorder`` is told by what plans are made.
+    Raises ConfigError, on every rank, for a recording to replay that is not of this run.
     """
     grid, partition = module.mpu(), module.partition
     replica = grid.get_data_parallel_rank()
@@ -75,12 +105,18 @@ def make_plans(
     channel = StoreChannel(
         store, f"ds_dip/{next(_engines)}/{replica}", grid.stage_to_global(0), publish_s=dip.timeouts.plan_s
     )
+    leads = grid.get_stage_id() == 0
+    planner = Planner(settings) if leads else None
+    if planner is not None and recorder is not None:
+        recorder.begin(settings, len(planner.dataset))
+    recording = None if dip.replay is None else _recording(dip.replay, planner)
     # A deterministic run waits for its plan as long as a start may take: what it runs must not depend on a clock.
     wait = dip.timeouts.start_s if dip.deterministic else dip.planner.deadline_s
-    if grid.get_stage_id() != 0:
+    if planner is None:
         deadline = max(dip.timeouts.plan_s, dip.timeouts.start_s + wait)
         return FollowerSource(settings, channel, deadline_s=deadline)
-    planner = Planner(settings)
+    if recording is not None:
+        return ReplayingSource(planner, recording, channel)
     client = None
     if dip.planner.enabled:
         client = PlannerClient(
@@ -94,6 +130,23 @@ def make_plans(
         first_deadline_s=dip.timeouts.start_s,
         correct=not dip.deterministic,
     )
+
+
+def _recording(folder: str, planner: Planner | None) -> Recording | None:
+    """The recording that the leaders' plans are taken from, None on other ranks; every rank calls it.
+
+    Raises ConfigError, the same on every rank, where a leader cannot use its own.
+    """
+    recording, problem = None, ""
+    if planner is not None:
+        try:
+            recording = Recording(folder, planner.settings.replica)
+            check_recording(recording, planner.settings, len(planner.dataset))
+        except ValueError as error:
+            problem = str(error)
+    if found := next(filter(None, gather(_PROBLEM, problem)), None):
+        raise ConfigError(f'"dip.replay" is {folder!r}, which cannot be repeated: {found}')
+    return recording
 
 
 def _costs(dip: DIPConfig, module: DIPModule, compute: str) -> tuple[LatencyTable | None, CostRules | None]:
