@@ -144,7 +144,7 @@ def _recording(folder: str, planner: Planner | None) -> Recording | None:
             check_recording(recording, planner.settings, len(planner.dataset))
         except ValueError as error:
             problem = str(error)
-    if found := next(filter(None, gather(_PROBLEM, problem)), None):
+    if found := next((text for text in gather(_PROBLEM, problem) if text), ""):
         raise ConfigError(f'"dip.replay" is {folder!r}, which cannot be repeated: {found}')
     return recording
 
