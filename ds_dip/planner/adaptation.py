@@ -32,7 +32,7 @@ PROBED, PROBES = 8, 4
 class Adaptation:
     """Fits a planner's corrections to the steps that it is told of.
 
-    What the first step took, in which much happens for the first time, is forgotten after the second.
+    What the first step took, in which much happens for the first time, does not count.
     """
 
     def __init__(self, planner: Planner) -> None:
@@ -41,7 +41,7 @@ class Adaptation:
 
     def reset(self, corrections: Corrections) -> None:
         """Begin anew from these corrections, as when a run is resumed."""
-        self._planner.corrections = self._unwarmed = corrections
+        self._planner.corrections = corrections
         self._deviations = Deviations()
         self._pending: list[Measurement] = []
         self._told = self._probed = 0
@@ -69,8 +69,8 @@ class Adaptation:
         except LookupError as error:
             raise ValueError(f"step {times.step} was measured with a stage that it does not have: {error}") from error
         self._told, self._cost = self._told + 1, times.cost
-        if self._told == 2:
-            self._deviations = Deviations()
+        if self._told == 1:
+            return False
         self._deviations.add(measured)
         fitted = self._fitted(times, measured)
         settled = self._told > FIRST and planner.settings.adaptive
@@ -99,7 +99,7 @@ class Adaptation:
             self._pending += [replace(m, measured=m.measured / _factor(known, m)) for m in measured]
             self._pending.append(Measurement("", ITERATION, times.makespan, times.iteration))
         if self._told <= FIRST or (times.step % REFIT == 0 and self._pending):
-            known = (self._unwarmed if self._told == 2 else known).updated(self._pending)
+            known = known.updated(self._pending)
             self._pending = []
         return known
 
