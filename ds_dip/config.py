@@ -129,6 +129,13 @@ class DIPConfig(_Block):
     schedule: Literal["dip", "1f1b", "interleaved"] = _setting(
         "dip", '"dip", "1f1b" or "interleaved"', "how each batch is scheduled"
     )
+    split_backward: float | None = _setting(
+        None,
+        "a number from 0 to 10, or null",
+        "put weight gradients off where plans gain by it, a backward then being longer by this share; null never does",
+        ge=0,
+        le=10,
+    )
     planner: PlannerConfig = _setting(PlannerConfig, "an object", "the planner's process")
     table: str | None = _setting(
         None,
@@ -200,6 +207,11 @@ def read_config(ds_config: Mapping[str, Any]) -> DIPConfig:
     except ValidationError as error:
         raise ConfigError(_sentence(error, block)) from None
     _refuse_contradictions(config)
+    if config.split_backward is not None and _lookup(ds_config, "pipeline.use_reentrant") == (True, True):
+        raise ConfigError(
+            f'"{BLOCK}.split_backward" is {config.split_backward:g} and "pipeline.use_reentrant" true, but a '
+            "recomputation with a backward of its own leaves nothing to put off; set one to null, or the other to false"
+        )
     return config
 
 
