@@ -207,11 +207,6 @@ def read_config(ds_config: Mapping[str, Any]) -> DIPConfig:
     except ValidationError as error:
         raise ConfigError(_sentence(error, block)) from None
     _refuse_contradictions(config)
-    if config.split_backward is not None and _lookup(ds_config, "pipeline.use_reentrant") == (True, True):
-        raise ConfigError(
-            f'"{BLOCK}.split_backward" is {config.split_backward:g} and "pipeline.use_reentrant" true, but a '
-            "recomputation with a backward of its own leaves nothing to put off; set one to null, or the other to false"
-        )
     return config
 
 

@@ -127,14 +127,6 @@ def test_a_rank_must_wait_longer_for_a_plan_than_the_leader_does() -> None:
         read_config({"dip": {"timeouts": {"plan_s": 3}}})
 
 
-def test_a_recomputation_with_a_backward_of_its_own_puts_nothing_off() -> None:
-    config = {"dip": {"split_backward": 0.05}, "pipeline": {"use_reentrant": True}}
-    with pytest.raises(ConfigError, match=r'"dip.split_backward" is 0.05 and "pipeline.use_reentrant" true.*to null'):
-        read_config(config)
-    assert read_config(config | {"pipeline": {"use_reentrant": False}}).split_backward == 0.05
-    assert read_config(config | {"dip": {}}).split_backward is None
-
-
 def test_capacity_is_bytes_for_each_rank() -> None:
     assert read_config({}).capacity(3) == (None, None, None)
     assert read_config({"dip": {"memory_gb": 2}}).capacity(2) == (2e9, 2e9)
