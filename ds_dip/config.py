@@ -129,6 +129,13 @@ class DIPConfig(_Block):
     schedule: Literal["dip", "1f1b", "interleaved"] = _setting(
         "dip", '"dip", "1f1b" or "interleaved"', "how each batch is scheduled"
     )
+    split_backward: float | None = _setting(
+        None,
+        "a number from 0 to 10, or null",
+        "put weight gradients off where plans gain by it, a backward then being longer by this share; null never does",
+        ge=0,
+        le=10,
+    )
     planner: PlannerConfig = _setting(PlannerConfig, "an object", "the planner's process")
     table: str | None = _setting(
         None,

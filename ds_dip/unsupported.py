@@ -136,6 +136,12 @@ def refuse_unsupported(ds_config: Mapping[str, Any], *, fp16_supported: bool | N
         found, value = _lookup(ds_config, rule.key)
         if found and rule.refuses(value):
             raise ConfigError(f'"{rule.key}" is {show(value)}, which ds_dip does not carry: {rule.why}; {rule.remedy}')
+    split = _lookup(ds_config, f"{BLOCK}.split_backward")[1]
+    if split is not None and _lookup(ds_config, "pipeline.use_reentrant") == (True, True):
+        raise ConfigError(
+            f'"{BLOCK}.split_backward" is {show(split)} and "pipeline.use_reentrant" true, but a recomputation with a '
+            "backward of its own leaves nothing to put off; set one to null, or the other to false"
+        )
     if _lookup(ds_config, "fp16.enabled") == (True, True):
         if fp16_supported is None:
             from deepspeed.accelerator import get_accelerator

@@ -12,6 +12,7 @@ from ds_dip.models.spec import Model, Sizes
 from ds_dip.planning.batch import Batch
 from ds_dip.planning.build import build_problem
 from ds_dip.planning.cut import cut
+from ds_dip.planning.split import split as split_backwards
 from ds_dip.scheduling.problem import Problem
 from tests.toy import Toy, ToyDataset
 
@@ -97,7 +98,8 @@ class Case:
     batches: tuple[Batch, ...]
     seed: int
 
-    def plan(self, replica: int, *, forward_only: bool = False) -> Plan:
+    def plan(self, replica: int, *, forward_only: bool = False, split: float = 0.0) -> Plan:
+        """A random valid order; that share of the backwards puts its weight gradients off."""
         problem = build_problem(
             self.batches[replica],
             self.toy.model,
@@ -106,7 +108,11 @@ class Case:
             compute="float64",
             forward_only=forward_only,
         )
-        return random_order(problem, random.Random(self.seed + replica))
+        rng = random.Random(self.seed + replica)
+        problem, _ = split_backwards(
+            problem, {task.id: rng.random() for task in problem.tasks}, 0.1, lambda _: rng.random() < split
+        )
+        return random_order(problem, rng)
 
     @property
     def samples(self) -> list:

@@ -13,6 +13,7 @@ from ds_dip.models.partition import Chunk
 from ds_dip.programs import compile_programs, decode, encode, replay
 from ds_dip.runtime.executor import Executor, StageError
 from ds_dip.runtime.transport import MemoryLinks
+from ds_dip.runtime.weights import let_put_off
 from tests.cases import Case, random_case
 from tests.toy import ToyDataset, loss_sum
 
@@ -36,6 +37,9 @@ class Compute:
 
     def backward_loss(self, loss: torch.Tensor) -> None:
         (loss / self.count).backward()
+
+    def backward_weights(self, total: torch.Tensor) -> None:
+        total.backward()
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -68,11 +72,11 @@ def loaded(dataset: ToyDataset, microbatch: Any, module: str, fields: Any, start
     return result
 
 
-def run(case: Case, layers: dict, *, forward_only: bool = False) -> torch.Tensor:
+def run(case: Case, layers: dict, *, forward_only: bool = False, split: float = 0.0) -> torch.Tensor:
     """The mean loss over the global batch; gradients accumulate in ``layers``. Replicas run one after the other."""
     total = torch.zeros((), dtype=torch.float64)
     for replica, batch in enumerate(case.batches):
-        plan = case.plan(replica, forward_only=forward_only)
+        plan = case.plan(replica, forward_only=forward_only, split=split)
         programs = compile_programs(
             plan.problem, plan.order, plan.start, plan.end, batch, case.toy.model, case.partition, link_depth=2
         )
@@ -118,6 +122,20 @@ def test_gradients_are_those_of_one_process(seed: int) -> None:
     )
     layers, wanted = case.toy.layers(), case.toy.layers()
     loss = run(case, layers)
+    expected = case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, wanted)
+    assert abs(float(loss - expected)) <= 1e-10 * abs(float(expected))
+    assert largest_error(layers, wanted) <= 1e-10
+
+
+@pytest.mark.parametrize("seed", range(200, 320))
+def test_gradients_put_off_are_those_of_one_process(seed: int) -> None:
+    case = random_case(
+        seed, ranks=(1, 2, 3, 4)[seed % 4], replicas=1 + seed % 2, dropout=0.4 * (seed % 3 == 0), tied=seed % 5 == 0
+    )
+    layers, wanted = case.toy.layers(), case.toy.layers()
+    for layer in (layer for chain in layers.values() for layer in chain):
+        let_put_off(layer)
+    loss = run(case, layers, split=(0.5, 1.0)[seed % 2])
     expected = case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, wanted)
     assert abs(float(loss - expected)) <= 1e-10 * abs(float(expected))
     assert largest_error(layers, wanted) <= 1e-10

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from ds_dip.costs.corrections import Corrections, Measurement
 from ds_dip.planner import SCHEDULES, Planner, StepPlan
-from ds_dip.planner.record import stages_of
 from ds_dip.planner.times import StageSeconds
 from ds_dip.planning import PlanningError
 from ds_dip.programs import replay
+from ds_dip.programs.program import stages_of
 from tests.planner_cases import FEW, Samples, drawn, settings
 
 

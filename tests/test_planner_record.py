@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ds_dip.planner import PlanError, Planner, StepPlan
 from ds_dip.planner.record import check_plan, decode_plan, encode_plan, seal
 from ds_dip.planning.batch import Batch
-from ds_dip.programs.program import Backward, Forward, Load
+from ds_dip.programs.program import Backward, BackwardWeight, Forward, Load, stages_of
 from tests.planner_cases import FEW, MODEL, settings
 
 PLANNER = Planner(settings())
@@ -89,6 +89,19 @@ def with_another_cut(plan: StepPlan) -> StepPlan:
     first = plan.batch.microbatches[0]
     moved = replace(first, subs={**first.subs, "language": ((0, 1),)})
     return replace(plan, batch=replace(plan.batch, microbatches=(moved, *plan.batch.microbatches[1:])))
+
+
+def test_backwards_may_be_split_and_weights_are_not_computed_twice_or_without_one() -> None:
+    planner = Planner(settings(split=0.0))
+    plan = next(p for p in map(planner.plan, range(8)) if any(s.kind == "W" for p in p.programs for s in stages_of(p)))
+    check_plan(plan, MODEL, planner.settings.partition)
+    rank, program = next((n, p) for n, p in enumerate(plan.programs) if any(s.kind == "W" for s in stages_of(p)))
+    later = next(i for i in program.instructions if isinstance(i, BackwardWeight))
+    for odd in (later, BackwardWeight(replace(later.stage, microbatch=99))):
+        programs = list(plan.programs)
+        programs[rank] = replace(program, instructions=(*program.instructions, odd))
+        with pytest.raises(PlanError, match="does not run every stage"):
+            check_plan(replace(plan, programs=tuple(programs)), MODEL, planner.settings.partition)
 
 
 def test_a_plan_that_does_not_fit_the_partition_is_refused() -> None:

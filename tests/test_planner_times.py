@@ -62,6 +62,13 @@ def test_it_holds_the_plans_prediction_and_the_seconds() -> None:
     assert [item.seconds for item in times.stages] == [0.0, 1.0, 2.0]
 
 
+def test_a_split_backward_counts_as_one() -> None:
+    first, later, other = (Stage(kind, "m", 0, n, 0) for kind, n in (("B", 0), ("W", 0), ("B", 1)))
+    rank = (StageTime(first, 0.0, 1.0), StageTime(other, 1.0, 3.0), StageTime(later, 3.0, 3.5))
+    times = step_times(PLAN, Measured(0, (rank,), 4.0), 0, 0.0)
+    assert times.stages == (StageSeconds(first, 1.5), StageSeconds(other, 2.0))
+
+
 ONE = StageSeconds(Stage("F", "m", 0, 0, 0), 1.0)
 FINE = StepTimes(VERSION, 0, 1.0, 1.0, 0.0, (ONE,))
 

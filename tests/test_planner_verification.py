@@ -486,6 +486,21 @@ def test_sent_messages_that_are_held_are_bounded_by_the_links_depth() -> None:
         setting.verifier.check(edited(setting, waits_last))
 
 
+def test_split_backwards_hold_their_activations_until_the_weights_gradients() -> None:
+    free = settings(split=0.0)
+    peaks = [Planner(free).plan(step).peak_memory for step in range(3)]
+    tight = settings(split=0.0, memory_capacity=tuple(0.8 * max(p[rank] for p in peaks) for rank in range(2)))
+    plans = [(own, Planner(own).plan(step)) for own in (free, tight) for step in range(3)]
+    split = [(own, plan) for own, plan in plans if any(s.stage.kind == "W" for rank in plan.stages for s in rank)]
+    assert split
+    for own, plan in plans:
+        Verifier(Planner(own)).check(plan)
+    own, plan = split[0]
+    less = replace(own, memory_capacity=tuple(0.999 * peak for peak in plan.peak_memory))
+    with pytest.raises(PlanError, match="bytes of activations, the limit is"):
+        Verifier(Planner(less)).check(plan)
+
+
 def test_every_kind_of_plan_that_a_planner_makes_is_accepted() -> None:
     for changes in ({}, {"schedule": "1f1b"}, {"schedule": "interleaved"}, {"replicas": 3, "replica": 2, "seed": 4}):
         planner = Planner(settings(**changes))  # type: ignore[arg-type]  # a mapping of settings

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ds_dip.programs import ProgramError, ProgramTable, compile_programs, decode, encode, replay
 from ds_dip.programs.program import (
     Backward,
+    BackwardWeight,
     Forward,
     Instruction,
     Load,
@@ -119,7 +120,7 @@ def test_links_whose_ends_disagree_are_refused() -> None:
 
 
 def compiled(case: Case) -> tuple[Program, ...]:
-    plan = case.plan(0)
+    plan = case.plan(0, split=(0.0, 0.5, 1.0)[case.seed % 3])
     return compile_programs(
         plan.problem, plan.order, plan.start, plan.end, case.batches[0], case.toy.model, case.partition, link_depth=3
     )
@@ -131,6 +132,20 @@ def test_what_is_compiled_passes_the_replay_and_survives_the_wire(seed: int, ran
     programs = compiled(random_case(seed, ranks=ranks))
     replay(programs)
     assert decode(encode(programs)) == programs
+
+
+def test_weights_before_their_backward_and_stages_of_another_kind_are_refused() -> None:
+    stage, later = backward(0, 0), replace(backward(0, 0), kind="W")
+    begun: list[Instruction] = [Forward(forward(0, 0))]
+    replay((Program(0, (*begun, Backward(stage), BackwardWeight(later)), ()),))
+    for body, why in (
+        ([BackwardWeight(later), Backward(stage)], "its backward has not run"),
+        ([Backward(stage), BackwardWeight(stage)], "of another kind"),
+        ([Backward(later)], "of another kind"),
+        ([Backward(stage), BackwardWeight(later), BackwardWeight(later)], "there twice"),
+    ):
+        with pytest.raises(ProgramError, match=why):
+            replay((Program(0, (*begun, *body), ()),))
 
 
 @settings(max_examples=60, deadline=None)
@@ -158,11 +173,13 @@ def test_a_dropped_or_repeated_instruction_is_refused(seed: int, data: st.DataOb
     index = data.draw(st.sampled_from(loadless))
     if data.draw(st.booleans()):
         body.insert(data.draw(st.integers(index, len(body))), body[index])
-    elif isinstance(body[index], Forward | Backward):
+    elif isinstance(body[index], Forward | Backward | BackwardWeight):
         # Only what another stage or message needs is missed here; the schedule's own check counts stages.
         stage = body[index].stage
-        needed = any(stage in {m.source, m.target} for m in programs[rank].messages) or (
-            stage.kind == "F" and Backward(replace(stage, kind="B")) in body
+        needed = (
+            any(stage in {m.source, m.target} for m in programs[rank].messages)
+            or (stage.kind == "F" and Backward(replace(stage, kind="B")) in body)
+            or (stage.kind == "B" and BackwardWeight(replace(stage, kind="W")) in body)
         )
         if not needed:
             return
@@ -182,7 +199,7 @@ WRONG = [
     (lambda t: replace(t, messages=(with_item(t, 3, 2),)), "names a rank outside 0 to 1"),
     (lambda t: replace(t, messages=(with_item(t, 6, (((-1,), "compute"),)),)), "tensor shape"),
     (lambda t: replace(t, messages=(with_item(t, 6, (((1,), "int7"),)),)), "dtype 'int7'"),
-    (lambda t: replace(t, instructions=((7 * 10**6 + 1,), ())), "whose stage is below"),
+    (lambda t: replace(t, instructions=((8 * 10**6 + 1,), ())), "whose stage is below"),
     (lambda t: replace(t, instructions=((-7,), ())), "expected a whole number"),
 ]
 

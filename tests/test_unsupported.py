@@ -118,3 +118,11 @@ def test_fp16_is_refused_where_the_accelerator_lacks_it() -> None:
     refuse_unsupported({"fp16": {"enabled": True}}, fp16_supported=True)
     with pytest.raises(ConfigError, match='"fp16.enabled" is true, but this accelerator'):
         refuse_unsupported({"fp16": {"enabled": True}}, fp16_supported=False)
+
+
+def test_a_recomputation_with_a_backward_of_its_own_puts_nothing_off() -> None:
+    config = {"dip": {"split_backward": 0.05}, "pipeline": {"use_reentrant": True}}
+    with pytest.raises(ConfigError, match=r'"dip.split_backward" is 0.05 and "pipeline.use_reentrant" true.*to null'):
+        refuse_unsupported(config)
+    refuse_unsupported(config | {"pipeline": {"use_reentrant": False}})
+    refuse_unsupported(config | {"dip": {"split_backward": None}})

@@ -132,6 +132,10 @@ class TableCosts:
         """A layer's columns: its operators, times what whole layers took over theirs."""
         return self._cost(Wanted.of(layer, loss), sizes)
 
+    def operator(self, name: str, shape: Shape) -> Columns:
+        """An operator's columns."""
+        return self._operator(name, shape).columns
+
     def composed(self, layer: Layer, sizes: Sizes, *, loss: bool = False) -> Cost:
         """A layer as the plain sum of its operators; ``loss`` if the loss follows it."""
         total: Columns = (0.0, 0.0, 0.0, 0.0)

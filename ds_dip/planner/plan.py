@@ -12,13 +12,15 @@ from ds_dip.costs.rules import base_costs, with_rules
 from ds_dip.data import Dataset, SampleMetadata
 from ds_dip.planner.batches import Batches
 from ds_dip.planner.ordering import Orderer, Ordering, fastest, searched
-from ds_dip.planner.record import StageTime, StepPlan, seal, stages_of
+from ds_dip.planner.record import StageTime, StepPlan, seal
 from ds_dip.planner.settings import PlannerSettings
+from ds_dip.planner.splitting import Splitter
 from ds_dip.planner.times import StageSeconds
 from ds_dip.planning import build_problem
 from ds_dip.planning.batch import Batch
 from ds_dip.planning.cut import PlanningError
 from ds_dip.programs import compile_programs, replay
+from ds_dip.programs.program import stages_of
 from ds_dip.scheduling import BaselineError, InfeasibleError, Problem, ProblemError, Schedule, lower_bound, retime
 
 #: Plans kept for batches that are equal to an earlier one.
@@ -43,9 +45,10 @@ class Planner:
         self.batches = Batches(settings, self.dataset, self.costs)
         self.reused = False
         self._chunks = {(chunk.module, chunk.start): chunk for chunk in settings.partition.chunks}
+        self._splitter = Splitter(settings)
         self._orderer = Orderer(
             settings.schedule,
-            settings.evaluations,
+            self._splitter.evaluations,
             workers=settings.workers,
             seed=settings.seed,
             paced=settings.paced,
@@ -69,8 +72,9 @@ class Planner:
             return seal(replace(known[0], step=step, batch=batch))
         problem = self._problem(batch)
         with _Memory(step, self.settings):
-            ordering = self._orderer.order(problem, budget, None if known is None else known[1].schedule)
-        plan = self._compiled(batch, problem, ordering)
+            start = None if known is None else known[1].schedule
+            ordering = self._orderer.order(problem, self._splitter.time(budget), start)
+            plan = self._compiled(batch, *self._splitter.split(problem, batch, ordering, budget))
         self._made[key] = plan, ordering
         if len(self._made) > _KEPT:
             self._made.popitem(last=False)

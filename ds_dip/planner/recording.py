@@ -21,9 +21,10 @@ import msgpack
 from ds_dip.files import FileError, first_line, parse_object, read_text, step_files, step_path, write_atomic
 from ds_dip.planner import record
 from ds_dip.planner.codec import Codec, CodecError
-from ds_dip.planner.record import PlanError, StageTime, StepPlan, decode_plan, encode_plan, stages_of
+from ds_dip.planner.record import PlanError, StageTime, StepPlan, decode_plan, encode_plan
 from ds_dip.planner.settings import PlannerSettings
 from ds_dip.planner.times import MeasuredStep
+from ds_dip.programs.program import stages_of
 
 FORMAT, VERSION = "ds-dip/recording", 1
 #: Where a run's folder has its recording, and what a step's file ends in.

@@ -25,6 +25,7 @@ class PlannerSettings:
     or from the ``rates`` where there is none, under the user's ``rules``. The search of a batch's order scores at most
     ``evaluations`` schedules on ``workers`` threads; where it is ``paced``, it takes no longer than training leaves it
     and begins with the order of the batch before. ``adaptive`` planners follow what single ranks and shapes deviate.
+    With ``split``, the share by which a split backward takes longer, plans may split some (see ``planning.split``).
     Raises ValueError, naming the setting, for a value that is none.
     """
 
@@ -48,6 +49,7 @@ class PlannerSettings:
     workers: int = 1
     paced: bool = True
     adaptive: bool = True
+    split: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "replicas", "microbatches", "link_depth", "ahead", "workers"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ds_dip.planner.codec import Codec, CodecError
@@ -80,13 +80,18 @@ _CODEC: Codec[StepTimes] = Codec(StepTimes, "measured")
 
 
 def step_times(plan: StepPlan, step: MeasuredStep, turn: int, cost: float) -> StepTimes:
-    """Of a step that ran by this plan; stages evenly over all ranks and the whole step, others each ``turn``."""
-    total = sum(map(len, step.stages))
-    every = -(-total // MOST) or 1
+    """Of a step that ran by this plan; stages evenly over all ranks and the whole step, others each ``turn``.
+
+    A split backward counts as one, with what both of its parts took.
+    """
+    seconds = {item.stage: max(0.0, item.end - item.start) for rank in step.stages for item in rank}
+    later = {replace(stage, kind="B"): own for stage, own in seconds.items() if stage.kind == "W"}
+    ranks = [[item.stage for item in rank if item.stage.kind != "W"] for rank in step.stages]
+    every = -(-sum(map(len, ranks)) // MOST) or 1
     place, chosen = turn % every, []
-    for rank in step.stages:
-        for item in rank[place::every]:
-            chosen.append(StageSeconds(item.stage, max(0.0, item.end - item.start)))
+    for rank in ranks:
+        for stage in rank[place::every]:
+            chosen.append(StageSeconds(stage, seconds[stage] + later.get(stage, 0.0)))
         place = (place - len(rank)) % every
     return StepTimes(VERSION, step.step, plan.makespan, step.iteration, cost, tuple(chosen))
 

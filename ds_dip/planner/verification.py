@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from ds_dip.costs.model import CostModel
@@ -20,7 +21,7 @@ from ds_dip.planner.record import PlanError, StepPlan, check_plan
 from ds_dip.planning.batch import Batch
 from ds_dip.programs import ProgramError, replay
 from ds_dip.programs.compile import boundary
-from ds_dip.programs.program import Backward, Forward, Message, PostSend, Program, Stage, WaitSend
+from ds_dip.programs.program import Backward, BackwardWeight, Forward, Message, PostSend, Program, Stage, WaitSend
 
 #: Relative rounding between two sums of the same numbers.
 _ROUNDING = 1e-9
@@ -165,6 +166,8 @@ class Verifier:
         """Activations in the program's order: what the plan says, and no more than there is room for."""
         held = peak = 0.0
         kept: dict[Stage, float] = {}
+        # Where weight gradients are put off, activations stay until they are computed.
+        split = {replace(i.stage, kind="B") for i in program.instructions if isinstance(i, BackwardWeight)}
         for instruction in program.instructions:
             if isinstance(instruction, Forward):
                 stage = instruction.stage
@@ -176,8 +179,10 @@ class Verifier:
                     kept[Stage("B", stage.module, stage.chunk, stage.microbatch, stage.sub)] = needed
                 else:
                     held -= needed
-            elif isinstance(instruction, Backward):
+            elif isinstance(instruction, Backward) and instruction.stage not in split:
                 held -= kept[instruction.stage]
+            elif isinstance(instruction, BackwardWeight):
+                held -= kept[replace(instruction.stage, kind="B")]
         capacity = self._settings.memory_capacity
         limit = None if capacity is None else capacity[program.rank]
         if limit is not None and peak > limit * (1 + _ROUNDING):

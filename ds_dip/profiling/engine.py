@@ -28,6 +28,7 @@ from ds_dip.profiling.predict import makespan, spread_of
 from ds_dip.profiling.rounds import Rounds, plans_of
 from ds_dip.programs.program import (
     Backward,
+    BackwardWeight,
     Forward,
     Instruction,
     Load,
@@ -80,7 +81,7 @@ class Watch:
         return self.found
 
     def _execute(self, instruction: Instruction) -> None:
-        if isinstance(instruction, Forward | Backward):
+        if isinstance(instruction, Forward | Backward | BackwardWeight):
             self._run(instruction)
             return
         began = time.perf_counter()
@@ -103,6 +104,8 @@ class Watch:
 def make_engine(model: Model, s: Mapping[str, Any]) -> tuple[Any, ds_dip.DatasetReference]:
     """The engine of a configuration on this job's ranks, and its dataset."""
     config = ds_dip.load_config(s["config"])
+    # The costs are those of whole backwards.
+    config["dip"] = config.get("dip", {}) | {"split_backward": None}
     partition = ds_dip.partition_for(model, config, dist.get_world_size())
     module = ds_dip.DIPModule(model, partition, ds_dip.layer_factories(model), ds_dip.token_cross_entropy)
     reference = ds_dip.DatasetReference(s["dataset"], s["options"])

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from ds_dip.models.spec import ELEMENT_BYTES
 from ds_dip.programs.compile import ProgramError
 from ds_dip.programs.program import (
+    RUNS,
     Backward,
+    BackwardWeight,
     Forward,
     Instruction,
     Load,
@@ -21,7 +23,7 @@ from ds_dip.programs.program import (
     WaitSend,
 )
 
-_OF_STAGE: tuple[type[Load | Forward | Backward], ...] = (Load, Forward, Backward)
+_OF_STAGE: tuple[type[Load | Forward | Backward | BackwardWeight], ...] = (Load, *RUNS.values())
 _OF_MESSAGE: tuple[type[PostSend | PostReceive | WaitReceive | WaitSend], ...] = (
     PostSend,
     PostReceive,
@@ -73,8 +75,8 @@ def decode(table: ProgramTable) -> tuple[Program, ...]:
     """
     ranks = len(table.instructions)
     for kind, _, *places in table.stages:
-        if kind not in ("F", "B"):
-            raise ProgramError(f"stage kind: found {kind[:80]!r}, expected 'F' or 'B'")
+        if kind not in RUNS:
+            raise ProgramError(f"stage kind: found {kind[:80]!r}, expected one of {', '.join(RUNS)}")
         if min(places) < 0:
             raise ProgramError(f"stage: found {places} as chunk, microbatch and sub, expected whole numbers from 0")
     stages = [Stage(*row) for row in table.stages]

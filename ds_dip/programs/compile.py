@@ -17,8 +17,7 @@ from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model, TensorSpec, fields_of
 from ds_dip.planning.batch import Batch
 from ds_dip.programs.program import (
-    Backward,
-    Forward,
+    RUNS,
     Instruction,
     Load,
     Message,
@@ -152,7 +151,7 @@ class _Compiler:
         for message in self.incoming[task.id]:
             body.append(WaitReceive(message.id))
             self.waiting[message.sender, message.receiver] -= 1
-        body.append(Forward(stage) if task.kind == "F" else Backward(stage))
+        body.append(RUNS[task.kind](stage))
 
     def _finish(self, task: Task) -> None:
         targets = [self.tasks[after] for after in self.successors[task.id]]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stage:
-    """A chunk's forward (``F``) or backward (``B``) for one (sub-)microbatch."""
+    """A chunk's forward (``F``), backward (``B``) or put-off weight gradients (``W``) for one (sub-)microbatch."""
 
     kind: str
     module: str
@@ -49,7 +50,14 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """Run a chunk's backward."""
+    """Run a chunk's backward; where its ``BackwardWeight`` follows, without the gradients that are put off."""
+
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardWeight:
+    """Compute the weight gradients that a chunk's backward has put off."""
 
     stage: Stage
 
@@ -82,7 +90,9 @@ class WaitSend:
     message: int
 
 
-Instruction = Load | Forward | Backward | PostSend | PostReceive | WaitReceive | WaitSend
+#: What runs a stage, by the stage's kind.
+RUNS: Mapping[str, type[Forward | Backward | BackwardWeight]] = {"F": Forward, "B": Backward, "W": BackwardWeight}
+Instruction = Load | Forward | Backward | BackwardWeight | PostSend | PostReceive | WaitReceive | WaitSend
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +102,8 @@ class Program:
     rank: int
     instructions: tuple[Instruction, ...]
     messages: tuple[Message, ...]
+
+
+def stages_of(program: Program) -> list[Stage]:
+    """A program's stages in running order."""
+    return [i.stage for i in program.instructions if isinstance(i, Forward | Backward | BackwardWeight)]

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ds_dip.programs.compile import ProgramError
 from ds_dip.programs.program import (
+    RUNS,
     Backward,
+    BackwardWeight,
     Forward,
     Instruction,
     Load,
@@ -76,7 +79,7 @@ class _Rank:
             if why:
                 raise ProgramError(f"rank {self.program.rank}, instruction {position} ({instruction}): {why}")
             self.done.add(instruction)
-            if isinstance(instruction, Forward | Backward):
+            if isinstance(instruction, Forward | Backward | BackwardWeight):
                 self.done.add(instruction.stage)
         for message in self.program.messages:
             self._complete(message)
@@ -86,7 +89,7 @@ class _Rank:
             return "it is there twice"
         if isinstance(instruction, Load):
             return None if instruction.stage.kind == "F" else "a backward needs no fields"
-        if isinstance(instruction, Forward | Backward):
+        if isinstance(instruction, Forward | Backward | BackwardWeight):
             return self._stage(instruction)
         if instruction.message not in self.messages:
             return "the message is not one of this rank's"
@@ -102,18 +105,19 @@ class _Rank:
             return "the receive was never posted before this wait"
         return None
 
-    def _stage(self, instruction: Forward | Backward) -> str | None:
+    def _stage(self, instruction: Forward | Backward | BackwardWeight) -> str | None:
         stage = instruction.stage
-        if (stage.kind == "F") != isinstance(instruction, Forward):
-            return "the stage is of the other kind"
+        if not isinstance(instruction, RUNS[stage.kind]):
+            return "the stage is of another kind"
         if Load(stage) not in self.done and Load(stage) in self.loads:
             return "it runs before its fields are loaded"
         missing = [message for message in self.inputs[stage] if WaitReceive(message) not in self.done]
         if missing:
             return f"it runs before message {missing[0]} has arrived"
-        forward = Stage("F", stage.module, stage.chunk, stage.microbatch, stage.sub)
-        if stage.kind == "B" and forward not in self.done:
+        if stage.kind == "B" and replace(stage, kind="F") not in self.done:
             return "its forward has not run on this rank"
+        if stage.kind == "W" and replace(stage, kind="B") not in self.done:
+            return "its backward has not run on this rank"
         return None
 
     def _complete(self, message: Message) -> None:

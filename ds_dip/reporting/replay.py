@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ds_dip.files import FileError, first_line
 from ds_dip.planner.plan import Planner
-from ds_dip.planner.record import StepPlan, stages_of
+from ds_dip.planner.record import StepPlan
 from ds_dip.planner.recording import RecordedStep, Recording, Run
+from ds_dip.programs.program import stages_of
 from ds_dip.reporting.parting import Divergence, Gap, Group, Parting, Parts
 from ds_dip.scheduling import InfeasibleError
 

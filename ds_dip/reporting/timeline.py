@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -288,7 +288,9 @@ def _memory(problem: Problem, stages: Sequence[StageInterval]) -> tuple[MemorySa
     for task in problem.tasks:
         interval = at.get(stage[task.id])
         if interval is not None:
-            changes[task.rank] += [(interval.start_s, task.acquire), (interval.end_s, -task.release)]
+            # The plan may have split a backward: then the later part releases.
+            last = at.get(replace(interval.stage, kind="W"), interval) if task.kind == "B" else interval
+            changes[task.rank] += [(interval.start_s, task.acquire), (last.end_s, -task.release)]
     samples: list[MemorySample] = []
     for rank, of_rank in changes.items():
         used = 0.0

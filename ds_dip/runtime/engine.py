@@ -37,6 +37,7 @@ from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.monitor import scalars
 from ds_dip.runtime.peers import Peers, sentence_of, set_deadline
 from ds_dip.runtime.reduction import ReducingEngine
+from ds_dip.runtime.weights import let_put_off
 
 
 class DIPEngine(Checkpoints, ReducingEngine):
@@ -72,6 +73,8 @@ class DIPEngine(Checkpoints, ReducingEngine):
             [topology.get_rank(pipe=stage, data=replica) for stage in range(partition.ranks)]
             for replica in range(self.grid.data_parallel_size)
         ]
+        if dip.split_backward is not None:
+            let_put_off(self.module)
         self._finite = FiniteCheck([module.name for module in model.modules])
         self._feed = Feed(model, torch.device(self.device), self.dtype_of)
         self._links = LinkTransport(
@@ -307,3 +310,7 @@ class _EngineCompute:
     def backward_loss(self, loss: torch.Tensor) -> None:
         """See ``DIPEngine.backward_loss``."""
         self._engine.backward_loss(loss)
+
+    def backward_weights(self, total: torch.Tensor) -> None:
+        """See ``DIPEngine.backward_weights``."""
+        self._engine.backward_weights(total)

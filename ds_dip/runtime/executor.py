@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +21,7 @@ from ds_dip.models.spec import Model, Sizes, fields_of
 from ds_dip.planning.batch import Batch, Microbatch
 from ds_dip.programs.program import (
     Backward,
+    BackwardWeight,
     Forward,
     Instruction,
     Load,
@@ -34,6 +35,7 @@ from ds_dip.programs.program import (
 from ds_dip.runtime.clock import Clock, Interval
 from ds_dip.runtime.stages import Stages
 from ds_dip.runtime.transport import Transport
+from ds_dip.runtime.weights import PutOff, putting_off, total_of
 
 Tensors = list[torch.Tensor]
 #: Loads the fields of a module's instances ``[start, stop)`` of a microbatch, on the device.
@@ -59,6 +61,10 @@ class Compute(Protocol):
         """Backward from a loss sum, scaled to the global batch."""
         ...
 
+    def backward_weights(self, total: torch.Tensor) -> None:
+        """Backward from a scalar whose gradient is 1, to weights alone."""
+        ...
+
 
 class StageError(RuntimeError):
     """A stage that cannot run; the message names module, chunk and microbatch."""
@@ -77,6 +83,8 @@ class _Run:
     leaves: dict[Stage, list[tuple[Stage, Tensors]]] = field(default_factory=dict)
     outputs: dict[Stage, Tensors] = field(default_factory=dict)
     losses: dict[Stage, torch.Tensor] = field(default_factory=dict)
+    #: By forward, for the stages whose weight gradients are put off.
+    put_off: dict[Stage, PutOff] = field(default_factory=dict)
     names: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
 
     def instances(self, stage: Stage) -> tuple[str, ...]:
@@ -128,6 +136,9 @@ class Executor:
     def begin(self, program: Program, batch: Batch, *, train: bool, keep_logits: bool = False) -> None:
         """Take up a batch; ``execute`` follows for each of the program's instructions."""
         self._run = _Run(batch, train, {message.id: message for message in program.messages})
+        self._run.put_off = {
+            replace(i.stage, kind="F"): [] for i in program.instructions if isinstance(i, BackwardWeight)
+        }
         self._keep_logits = keep_logits
         self.loss_sum, self.logits = None, {}
         self._clock.begin()
@@ -145,6 +156,7 @@ class Executor:
             "losses": run.losses,
             "inputs": run.leaves,
             "fields": run.fields,
+            "weight gradients put off": run.put_off,
         }
         for name, rest in left.items():
             if rest:
@@ -166,6 +178,8 @@ class Executor:
             self._clock.measure(instruction.stage, lambda: self._forward(run, instruction.stage))
         elif isinstance(instruction, Backward):
             self._clock.measure(instruction.stage, lambda: self._backward(run, instruction.stage))
+        elif isinstance(instruction, BackwardWeight):
+            self._clock.measure(instruction.stage, lambda: self._backward_weights(run, instruction.stage))
         else:
             self._communicate(run, instruction)
 
@@ -175,7 +189,7 @@ class Executor:
         return self._run
 
     def _communicate(self, run: _Run, instruction: Instruction) -> None:
-        message = run.messages[instruction.message]  # type: ignore[union-attr]  # the three others have a stage
+        message = run.messages[instruction.message]  # type: ignore[union-attr]  # the four others have a stage
         edge = message.source, message.target
         if isinstance(instruction, PostSend):
             self._transport.post_send(message, run.handed.pop(edge))
@@ -219,7 +233,7 @@ class Executor:
         context = Context(
             self._sizes(run, stage), run.fields.pop(stage, {}), run.instances(stage), run.batch.step, self._seed
         )
-        with self._named(run, stage, context):
+        with self._named(run, stage, context), putting_off(run.put_off.get(stage)):
             output = self._compute.forward(self._stages.chunk(stage), x, context)
         tensors = list(output) if isinstance(output, tuple | list) else [output]
         self._check(run, stage, tensors)
@@ -303,6 +317,10 @@ class Executor:
             gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors if t.is_floating_point()]
             self._watch(stage, gradients)
             run.handed[stage, target] = gradients
+
+    def _backward_weights(self, run: _Run, stage: Stage) -> None:
+        if put_off := run.put_off.pop(replace(stage, kind="F")):
+            self._compute.backward_weights(total_of(put_off))
 
     def _gradients(self, run: _Run, forward: Stage, stage: Stage) -> Tensors:
         """Gradients of a forward's outputs, summed over all who took them."""

@@ -13,7 +13,7 @@ from deepspeed import comm as dist
 
 from ds_dip.planner import StepPlan
 from ds_dip.planner.codec import Codec
-from ds_dip.programs.program import Backward, Forward, Stage
+from ds_dip.programs.program import Stage, stages_of
 from ds_dip.runtime.clock import Interval
 from ds_dip.runtime.exchange import gather
 from ds_dip.runtime.finite import CLEAN, Note
@@ -83,9 +83,7 @@ class Measurer:
         ``began`` is when this rank asked for its plan and ``planned`` when it had it, on its own
         monotonic clock. Stages are not named on the wire: the plan's programs have their order.
         """
-        stages = [
-            [i.stage for i in program.instructions if isinstance(i, Forward | Backward)] for program in plan.programs
-        ]
+        stages = [stages_of(program) for program in plan.programs]
         times = [t - self._offset for interval in intervals for t in (interval.start, interval.end)]
         head = [*note, stop, began - self._offset, planned - self._offset]
         rows = self._all([*head, *times], len(head) + 2 * max(map(len, stages)), self._group)

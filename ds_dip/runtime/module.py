@@ -19,6 +19,7 @@ from ds_dip.models.dropout import Dropout
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model
 from ds_dip.runtime.partitioning import partition_for
+from ds_dip.runtime.weights import current, putting_off
 
 #: A layer that is still to be built: DeepSpeed's LayerSpec or TiedLayerSpec, or a factory without arguments.
 LayerFactory: TypeAlias = "LayerSpec | Callable[[], nn.Module]"
@@ -169,8 +170,15 @@ class DIPModule(PipelineModule):
         interval = self.activation_checkpoint_interval
         if not interval or not torch.is_grad_enabled():
             return run(0, len(functions), x)
+        put_off = current()
+
+        def again(start: int, stop: int, x: Any) -> Any:
+            # The second time is in the backward, on a thread of autograd's.
+            with putting_off(put_off):
+                return run(start, stop, x)
+
         for start in range(0, len(functions), interval):
-            x = checkpoint(run, start, min(start + interval, len(functions)), x, use_reentrant=False)
+            x = checkpoint(again, start, min(start + interval, len(functions)), x, use_reentrant=False)
         return x
 
     def save_state_dict(self, *args: Any, **kwargs: Any) -> None:

@@ -95,6 +95,7 @@ def make_plans(
         ahead=dip.planner.lead,
         evaluations=dip.planner.scored(node.spare and not dip.deterministic),
         workers=dip.planner.workers or (1 if dip.deterministic else node.workers),
+        split=dip.split_backward,
         # A deterministic run's plans must not depend on a clock.
         paced=not dip.deterministic,
         adaptive=dip.planner.adaptive,

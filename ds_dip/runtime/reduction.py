@@ -15,6 +15,7 @@ from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.engine import PipelineEngine
+from deepspeed.runtime.utils import register_output_backward_hooks
 from deepspeed.utils import logger
 
 from ds_dip.config import DIPConfig
@@ -41,6 +42,11 @@ class ReducingEngine(PipelineEngine):
             self._backward_epilogue()
         finally:
             self._running_engine_backward = False
+
+    def backward_weights(self, total: torch.Tensor) -> None:
+        """Backward to weights alone, between the same two steps of DeepSpeed's as any other."""
+        register_output_backward_hooks(total, self._backward_prologue)
+        self.backward_outputs([total], [torch.ones_like(total)])
 
     def _backward_prologue_per_tensor(self, grad: torch.Tensor) -> torch.Tensor:
         return grad

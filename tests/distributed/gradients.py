@@ -28,8 +28,8 @@ from tests.toy import ENCODERS, loss_sum
 class CasePlans:
     """Random plans in a random valid order, the same on every rank."""
 
-    def __init__(self, case: Case, replica: int) -> None:
-        self.case, self.replica = case, replica
+    def __init__(self, case: Case, replica: int, split: float = 0.0) -> None:
+        self.case, self.replica, self.split = case, replica, split
 
     def next(self, step: int) -> Any:
         return self.of(self.case, step, forward_only=False)
@@ -44,7 +44,8 @@ class CasePlans:
         return self.of(case, 0, forward_only=True)
 
     def of(self, case: Case, step: int, *, forward_only: bool) -> Any:
-        plan, batch = case.plan(self.replica, forward_only=forward_only), case.batches[self.replica]
+        plan = case.plan(self.replica, forward_only=forward_only, split=0.0 if forward_only else self.split)
+        batch = case.batches[self.replica]
         programs = compile_programs(
             plan.problem, plan.order, plan.start, plan.end, batch, case.toy.model, case.partition
         )
@@ -198,14 +199,18 @@ def main() -> None:
         module = DIPModule(toy.model, base.partition, toy.specs(torch.float32), loss_sum)
         document = settings(base, mode, replicas)
         document["pipeline"] = {"activation_checkpoint_interval": recompute}
-        plans = CasePlans(base, module.mpu().get_data_parallel_rank())
+        split = rng.choice((0.0, 0.5, 1.0))
+        document["dip"]["split_backward"] = 0.1 if split else None
+        plans = CasePlans(base, module.mpu().get_data_parallel_rank(), split)
         engine = make_engine(module, document, DeepSpeedConfig(document, module.mpu()), plans, base.dataset)
         dist.barrier()
         for offset in range(cases):
             # The same model and partition, another batch, cut and order each time.
             case = random_case(number * 1000 + offset, ranks=ranks, replicas=replicas, toy_seed=number, **shape)
             case = Case(toy, case.dataset, base.partition, recut(case, base), case.seed)
-            measure(engine, case, mode, f"{mode}-{ranks}x{replicas}-{number} {shape} recompute {recompute}")
+            measure(
+                engine, case, mode, f"{mode}-{ranks}x{replicas}-{number} {shape} recompute {recompute} split {split}"
+            )
         if number == first + engines - 1:
             shutdown(engine)
 

@@ -31,7 +31,8 @@ IMAGES = ("everywhere", "first replica", "nowhere")
 
 def engine_for(case: Case, document: dict[str, Any]) -> Any:
     module = DIPModule(case.toy.model, case.partition, case.toy.specs(torch.float32), loss_sum)
-    plans = CasePlans(case, module.mpu().get_data_parallel_rank())
+    split = 0.0 if document["dip"].get("split_backward") is None else 1.0
+    plans = CasePlans(case, module.mpu().get_data_parallel_rank(), split)
     engine = make_engine(
         module, document, DeepSpeedConfig(document, module.mpu()), plans, case.dataset, replan=lambda *_: plans
     )
@@ -141,6 +142,7 @@ def main() -> None:
         document = settings(case, mode, replicas)
         document["optimizer"]["params"]["lr"] = RATE
         document["gradient_clipping"] = clip
+        document["dip"]["split_backward"] = 0.1 if seed // 2 % 2 else None
         engine = engine_for(case, document)
         pictures = [sum(len(m.sizes["vision"]) for m in batch.microbatches) for batch in case.batches]
         report(seed=seed, clip=clip, pictures=pictures, **update(engine, case, mode, clip))
