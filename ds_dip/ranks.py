@@ -36,22 +36,28 @@ def run_ranks(
     seconds: float,
     heard: Callable[[dict[str, Any]], None],
     port: int = 0,
+    variables: Mapping[str, str] | None = None,
 ) -> None:
     """Run ``python -m module SETTINGS`` as ``ranks`` processes; ``heard`` gets what rank 0 says by ``tell``.
 
     ``threads`` a rank are what OMP_NUM_THREADS says where it is None, or else this machine's cores shared.
+    ``variables`` are added to their environment.
 
     Raises RanksError where a rank fails, DeadlineError where ``seconds`` have passed.
     No process is left, whatever happens.
     """
     port = port or _free_port()
-    environment = os.environ | {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_SIZE": str(ranks),
-        "OMP_NUM_THREADS": str(threads or threads_of(ranks)),
-    }
+    environment = (
+        os.environ
+        | dict(variables or {})
+        | {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_SIZE": str(ranks),
+            "OMP_NUM_THREADS": str(threads or threads_of(ranks)),
+        }
+    )
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder, f"rank-{rank}.log") for rank in range(ranks)]
         processes: list[subprocess.Popen[bytes]] = []

@@ -1,0 +1,86 @@
+"""What a rehearsal is made from, as its ranks are told it. No torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ds_dip.costs.model import CostModel
+from ds_dip.costs.roofline import Rates
+from ds_dip.costs.rules import FORMAT
+from ds_dip.files import write_json
+from ds_dip.models.partition import Partition
+from ds_dip.models.spec import Model
+from ds_dip.planning import build_problem
+from ds_dip.planning.batch import Batch
+from ds_dip.rehearsal.costs import FACTORY
+
+#: Milliseconds that a mean stage should last at least, for every rank that a core carries: what this machine needs for
+#: a stage then stays in the background.
+STAGE_MS = 5.0
+#: Ranks wait on one machine and need no accelerator.
+VARIABLES = {"DS_ACCELERATOR": "cpu"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Files and figures that costs come from, as ``ds-dip partition`` takes them."""
+
+    model: Path
+    rates: Rates
+    table: Path | None
+    rules: Path | None
+
+    def options(self, partition: Path, dilation: float) -> dict[str, Any]:
+        """Those of the factory ``rehearsal.costs.emulated``."""
+        return {
+            "real": str(self.model.resolve()),
+            "partition": str(partition.resolve()),
+            "rates": asdict(self.rates),
+            "table": None if self.table is None else str(self.table.resolve()),
+            "rules": None if self.rules is None else str(self.rules.resolve()),
+            "dilation": dilation,
+        }
+
+
+def mean_stage(batch: Batch, model: Model, partition: Partition, costs: CostModel, compute: str) -> float:
+    """Seconds of a batch's mean stage."""
+    tasks = build_problem(batch, model, partition, costs, compute=compute).tasks
+    return sum(task.duration for task in tasks) / len(tasks)
+
+
+def dilation_for(stage: float, ranks: int) -> float:
+    """How many times as slow as the device a rehearsal should be here (see ``STAGE_MS``), at least 1."""
+    wanted = STAGE_MS / 1e3 * ranks / (os.cpu_count() or 1)
+    return max(1.0, float(f"{wanted / stage:.2g}")) if stage > 0 else 1.0
+
+
+def configuration(
+    folder: Path,
+    block: Mapping[str, Any],
+    options: Mapping[str, Any],
+    batch_size: int,
+    microbatches: int,
+) -> dict[str, Any]:
+    """The DeepSpeed JSON of the ranks; writes the cost rules that it names into ``folder``.
+
+    ``block`` is the run's own ``"dip"`` block, of which everything holds that does not say where layers live or what
+    they cost.
+    """
+    path = folder / f"rules-{len(list(folder.iterdir()))}.json"
+    write_json(path, {"format": FORMAT, "version": 1, "factory": FACTORY, "options": dict(options)})
+    left = ("partition", "table", "laps", "sub_microbatch", "placement", "checked", "trace")
+    kept = {name: value for name, value in block.items() if name not in left}
+    return {
+        "train_batch_size": batch_size,
+        "gradient_accumulation_steps": microbatches,
+        "train_micro_batch_size_per_gpu": batch_size // microbatches,
+        "steps_per_print": 1000000,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"torch_adam": True, "lr": 1e-4}},
+        "zero_optimization": {"stage": 1, "reduce_bucket_size": 1 << 16},
+        "dip": {**kept, "cost_rules": str(path)},
+    }
