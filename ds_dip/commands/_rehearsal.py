@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ds_dip.commands import Seconds, refusing
-from ds_dip.commands._inputs import COUNT, PATH, cost_inputs, dataset_of, run_document, workload_of
+from ds_dip.commands._inputs import COUNT, PATH, CostInputs, cost_inputs, dataset_of, run_document, workload_of
 
 if TYPE_CHECKING:
-    from ds_dip.costs.model import CostModel
     from ds_dip.models.partition import Partition
     from ds_dip.models.spec import Model
+    from ds_dip.partition.memory import Memory
     from ds_dip.partition.workload import Workload
-    from ds_dip.rehearsal.session import Source
 
-#: Of the sample batches, how many the partition is searched on, and schedules made for it.
+#: Sample batches that a partition is searched on, and schedules made for it.
 _BATCHES, _EVALUATIONS = 4, 300
 _OPTIONS = (
     click.option("--partition", "partition_path", type=PATH, help="A partition; else ds-dip partition's own answer."),
@@ -30,8 +30,20 @@ _OPTIONS = (
     click.option("--dilate", type=click.FloatRange(min=1e-6, max=1e6),
                  help="Times as slow as the device; by default what lets stages outweigh this machine's own time."),
     click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Of the sampler and the planner's search."),
-    click.option("--deadline", type=Seconds(min=1.0), default=1200.0, show_default=True, help="Seconds it may take."),
 )  # fmt: skip
+#: What a benchmark emulates where it is told nothing: VLM-S on ranks of four H800 each, by the data sheet, linked by
+#: the network, and packed documents.
+SAMPLE = {
+    "model_path": Path("model_configs/vlm_s.json"),
+    "dataset": "ds_dip.data.documents:PackedDocuments",
+    "dataset_options": '{"samples": 4096}',
+    "device": Path("profiling/devices/h800.json"),
+    "link": "network",
+    "rate": (("flops", "3.17e15"), ("memory", "1.2e13"), ("link", "8e10")),
+    "compute": "bfloat16",
+    "batch_size": 8,
+    "microbatches": 8,
+}
 
 
 def rehearsal_options(command: Any) -> Any:
@@ -41,38 +53,74 @@ def rehearsal_options(command: Any) -> Any:
     return command
 
 
+def sampled(context: click.Context, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a benchmark was given, or the sample where it was told neither model, nor data, nor costs."""
+    said = {name for name in given if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    if given["model_path"] is not None or said & {"data", "dataset", "table", "device", "deepspeed_config"}:
+        if given["model_path"] is None:
+            raise click.UsageError("give --model as well: data and costs are those of a model")
+        return {**given, "model_path": Path(given["model_path"])}
+    return {**given, **{name: value for name, value in SAMPLE.items() if name not in said}}
+
+
+#: Seconds that all of it may take.
+deadline_option = click.option(
+    "--deadline", type=Seconds(min=1.0), default=1200.0, show_default=True, help="Seconds it may take."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Everything that ranks are started with: the run's files and figures, its ``"dip"`` block, and where it all lives.
+    """A run's files and figures, its ``"dip"`` block, where everything lives, and how slow it is to be.
 
-    ``state`` are bytes of parameters, gradients and optimizer state a rank, ``stage`` the seconds of a mean stage.
+    ``stage`` are the device's seconds of a mean stage, ``state`` bytes of parameters, gradients and optimizer state a
+    rank.
     """
 
+    given: Mapping[str, Any]
     model: Model
-    partition: Partition
-    partition_path: Path
-    source: Source
-    costs: CostModel
+    inputs: CostInputs
     workload: Workload
-    dilation: float
-    stage: float
-    block: dict[str, Any]
-    state: tuple[float, ...]
+    memory: Memory
+    block: Mapping[str, Any]
     batch_size: int
     folder: Path
-    dataset: dict[str, Any]
+    partition: Partition
+    partition_path: Path
+    stage: float
+    dilation: float
 
-    def config(self, **dip: Any) -> dict[str, Any]:
-        """The DeepSpeed JSON of the ranks, with these keys of the ``"dip"`` block replaced."""
-        from ds_dip.rehearsal.session import configuration
+    @property
+    def state(self) -> tuple[float, ...]:
+        """Bytes of parameters, gradients and optimizer state on every rank."""
+        return self.memory.state(self.model, self.partition)
 
-        options = self.source.options(self.partition_path, self.dilation)
-        return configuration(self.folder, {**self.block, **dip}, options, self.batch_size, self.workload.microbatches)
+    def searched(self, schedule: str, placements: Sequence[str]) -> Prepared:
+        """The same with the partition that is best for another schedule, and at least as slow."""
+        path, partition = _search(
+            self.given, self.model, self.inputs, self.workload, self.memory, self.folder, schedule, placements
+        )
+        return _timed(replace(self, partition=partition, partition_path=path), self.dilation)
+
+    def engine(self, **dip: Any) -> dict[str, Any]:
+        """Costs and DeepSpeed JSON of a rank, with these keys of the ``"dip"`` block replaced."""
+        from ds_dip.rehearsal.session import configuration, cost_options
+
+        options = cost_options(
+            self.given["model_path"],
+            self.partition_path,
+            self.inputs.rates,
+            self.inputs.table,
+            self.inputs.rules,
+            self.dilation,
+        )
+        block = {**self.block, **_limits(self), **dip}
+        config = configuration(self.folder, block, options, self.batch_size, self.workload.microbatches)
+        return {"costs": options, "config": config}
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """Settings of a rank."""
-        options = self.source.options(self.partition_path, self.dilation)
-        return {"costs": options, "compute": self.source.rates.compute, "dataset": self.dataset, **more}
+        """What else a rank is told."""
+        return {"compute": self.inputs.rates.compute, "dataset": dataset_of(self.given).document(), **more}
 
 
 @contextmanager
@@ -82,15 +130,11 @@ def prepared(given: Mapping[str, Any]) -> Iterator[Prepared]:
     from ds_dip.models import load_model
     from ds_dip.partition.memory import Memory
     from ds_dip.partition.workload import batch_shape
-    from ds_dip.rehearsal.costs import real_costs
-    from ds_dip.rehearsal.session import Source, dilation_for, mean_stage
 
     given = {**given, "replicas": 1, "batches": _BATCHES}
     model, document = load_model(given["model_path"]), run_document(given)
     with TemporaryDirectory() as name, refusing():
-        folder = Path(name)
-        inputs = cost_inputs(given, document)
-        workload = workload_of(given, document)
+        inputs, workload = cost_inputs(given, document), workload_of(given, document)
         batch_size, microbatches = batch_shape(document)
         if batch_size % microbatches:
             raise click.UsageError(
@@ -104,61 +148,78 @@ def prepared(given: Mapping[str, Any]) -> Iterator[Prepared]:
             link_depth=dip.link_depth,
             limits=dip.capacity(given["ranks"]),
         )
-        path, partition = _partition(given, model, inputs, workload, memory, folder)
-        source = Source(given["model_path"], inputs.rates, inputs.table, inputs.rules)
-        options = source.options(path, 1.0)
-        costs = real_costs(model, **{key: options[key] for key in ("partition", "rates", "table", "rules")})
-        scorer = _scorer(model, workload, costs, memory, dip.schedule)
-        capacity = scorer.capacity(partition)
         block = dict(document.get("dip", {}))
-        if any(limit is not None for limit in capacity):
-            block["memory_gb"] = [None if limit is None else limit / 1e9 for limit in capacity]
         if given["seed"] is not None:
             block["planner"] = {**block.get("planner", {}), "seed": given["seed"]}
-        stage = mean_stage(scorer.batches(partition)[0][0], model, partition, costs, inputs.rates.compute)
-        yield Prepared(
-            model=model,
-            partition=partition,
-            partition_path=path,
-            source=source,
-            costs=costs,
-            workload=workload,
-            dilation=given["dilate"] or dilation_for(stage, given["ranks"]),
-            stage=stage,
-            block=block,
-            state=memory.state(model, partition),
-            batch_size=batch_size,
-            folder=folder,
-            dataset=dataset_of(given).document(),
+        folder = Path(name)
+        path, partition = _partition(given, model, inputs, workload, memory, folder)
+        run = Prepared(
+            given, model, inputs, workload, memory, block, batch_size, folder, partition, path, stage=0.0, dilation=1.0
         )
+        yield _timed(run, 1.0)
 
 
 def _partition(
-    given: Mapping[str, Any], model: Model, inputs: Any, workload: Workload, memory: Any, folder: Path
+    given: Mapping[str, Any], model: Model, inputs: CostInputs, workload: Workload, memory: Memory, folder: Path
 ) -> tuple[Path, Partition]:
-    """(its file, the partition): the user's, or what the search finds."""
+    """(its file, the partition): the user's, or what a search finds."""
     from ds_dip.files import FileError
     from ds_dip.partition import read_partition
+    from ds_dip.partition.chunks import PLACEMENTS
+
+    path, ranks = given["partition_path"], given["ranks"]
+    if path is None:
+        return _search(given, model, inputs, workload, memory, folder, given.get("schedule") or "dip", PLACEMENTS)
+    partition = read_partition(path, model)
+    if partition.ranks != ranks:
+        raise FileError(f"{path}: is for {partition.ranks} ranks, and --ranks is {ranks}; make the two agree")
+    return path, partition
+
+
+def _search(
+    given: Mapping[str, Any],
+    model: Model,
+    inputs: CostInputs,
+    workload: Workload,
+    memory: Memory,
+    folder: Path,
+    schedule: str,
+    placements: Sequence[str],
+) -> tuple[Path, Partition]:
     from ds_dip.partition.offline import Inputs, partition_offline
     from ds_dip.partition.space import SearchOptions
     from ds_dip.planner.plan import schedulers
 
-    path, ranks = given["partition_path"], given["ranks"]
-    if path is not None:
-        partition = read_partition(path, model)
-        if partition.ranks != ranks:
-            raise FileError(f"{path}: is for {partition.ranks} ranks, and --ranks is {ranks}; make the two agree")
-        return path, partition
     costs, sha256 = inputs.costs(model)
-    options = SearchOptions(evaluations=given["evaluations"])
-    searched = Inputs(model, ranks, workload, sha256, evaluations=0, memory=memory, options=options)
-    path = folder / "partition.json"
-    partition, _ = partition_offline(searched, costs, schedulers("dip", 0)[0], path=path)
+    options = SearchOptions(evaluations=given["evaluations"], placements=tuple(placements))
+    searched = Inputs(model, given["ranks"], workload, sha256, schedule, 0, memory, options)
+    path = folder / f"partition-{schedule}.json"
+    partition, _ = partition_offline(searched, costs, schedulers(schedule, 0)[0], path=path)
     return path, partition
 
 
-def _scorer(model: Model, workload: Workload, costs: CostModel, memory: Any, schedule: str) -> Any:
+def _timed(run: Prepared, least: float) -> Prepared:
+    """With the mean stage of the first sample batch, and the dilation that was given or that it asks for."""
+    from ds_dip.rehearsal.session import dilation_for, mean_stage
+
+    batch = _scorer(run).batches(run.partition)[0][0]
+    costs, _ = run.inputs.costs(run.model)
+    stage = mean_stage(batch, run.model, run.partition, costs, run.inputs.rates.compute)
+    dilation = run.given["dilate"] or max(least, dilation_for(stage, run.partition.ranks))
+    return replace(run, stage=stage, dilation=dilation)
+
+
+def _limits(run: Prepared) -> dict[str, Any]:
+    """``memory_gb`` for activations on every rank, where there is a limit."""
+    capacity = _scorer(run).capacity(run.partition)
+    if all(limit is None for limit in capacity):
+        return {}
+    return {"memory_gb": [None if limit is None else limit / 1e9 for limit in capacity]}
+
+
+def _scorer(run: Prepared) -> Any:
     from ds_dip.partition.scoring import Scorer
     from ds_dip.planner.plan import schedulers
 
-    return Scorer(model, workload, costs, schedulers(schedule, 0)[0], memory)
+    costs, _ = run.inputs.costs(run.model)
+    return Scorer(run.model, run.workload, costs, schedulers("dip", 0)[0], run.memory)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ds_dip.commands._inputs import COUNT, PATH, workload_options
-from ds_dip.commands._rehearsal import Prepared, prepared, rehearsal_options
+from ds_dip.commands._rehearsal import Prepared, deadline_option, prepared, rehearsal_options
 
 #: Characters a line of a table that no terminal cuts.
 _PLAIN_WIDTH = 120
@@ -23,6 +23,7 @@ PARTS = {"before": "plan", "stages": "stages", "between": "between", "after": "e
 @click.option("--ranks", type=click.IntRange(2, 64), required=True, help="Pipeline ranks, all on this machine.")
 @workload_options
 @rehearsal_options
+@deadline_option
 @click.option("--schedule", type=click.Choice(["dip", "interleaved", "1f1b"]), help="How batches are scheduled.")
 @click.option("--steps", type=COUNT, default=5, show_default=True, help="Batches to compare, after two that are not.")
 @click.option("--timelines", type=click.Path(path_type=Path, file_okay=False), help="Folder for their timelines.")
@@ -41,7 +42,7 @@ def command(**given: Any) -> None:
     with prepared(given) as run:
         schedule = {} if given["schedule"] is None else {"schedule": given["schedule"]}
         timelines = given["timelines"] and str(given["timelines"].resolve())
-        settings = run.settings(config=run.config(**schedule), steps=given["steps"], timelines=timelines)
+        settings = run.settings(**run.engine(**schedule), steps=given["steps"], timelines=timelines)
         batches: list[dict[str, Any]] = []
         end: dict[str, Any] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +20,23 @@ from ds_dip.rehearsal.costs import FACTORY
 
 #: Milliseconds that a mean stage should last at least, for every rank that a core carries: what this machine needs for
 #: a stage then stays in the background.
-STAGE_MS = 5.0
+STAGE_MS = 15.0
 #: Ranks wait on one machine and need no accelerator.
 VARIABLES = {"DS_ACCELERATOR": "cpu"}
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Files and figures that costs come from, as ``ds-dip partition`` takes them."""
-
-    model: Path
-    rates: Rates
-    table: Path | None
-    rules: Path | None
-
-    def options(self, partition: Path, dilation: float) -> dict[str, Any]:
-        """Those of the factory ``rehearsal.costs.emulated``."""
-        return {
-            "real": str(self.model.resolve()),
-            "partition": str(partition.resolve()),
-            "rates": asdict(self.rates),
-            "table": None if self.table is None else str(self.table.resolve()),
-            "rules": None if self.rules is None else str(self.rules.resolve()),
-            "dilation": dilation,
-        }
+def cost_options(
+    model: Path, partition: Path, rates: Rates, table: Path | None, rules: Path | None, dilation: float
+) -> dict[str, Any]:
+    """The options of ``rehearsal.costs.emulated``, as JSON can hold them."""
+    return {
+        "real": str(model.resolve()),
+        "partition": str(partition.resolve()),
+        "rates": asdict(rates),
+        "table": None if table is None else str(table.resolve()),
+        "rules": None if rules is None else str(rules.resolve()),
+        "dilation": dilation,
+    }
 
 
 def mean_stage(batch: Batch, model: Model, partition: Partition, costs: CostModel, compute: str) -> float:
