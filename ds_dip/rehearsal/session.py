@@ -20,7 +20,7 @@ from ds_dip.rehearsal.costs import FACTORY
 
 #: Milliseconds that a mean stage should last at least, for every rank that a core carries: what this machine needs for
 #: a stage then stays in the background.
-STAGE_MS = 15.0
+STAGE_MS = 20.0
 #: Ranks wait on one machine and need no accelerator.
 VARIABLES = {"DS_ACCELERATOR": "cpu"}
 
