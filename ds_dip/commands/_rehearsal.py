@@ -188,7 +188,7 @@ def _search(
 ) -> tuple[Path, Partition]:
     from ds_dip.partition.offline import Inputs, partition_offline
     from ds_dip.partition.space import SearchOptions
-    from ds_dip.planner.plan import schedulers
+    from ds_dip.planner.ordering import schedulers
 
     costs, sha256 = inputs.costs(model)
     options = SearchOptions(evaluations=given["evaluations"], placements=tuple(placements))
@@ -219,7 +219,7 @@ def _limits(run: Prepared) -> dict[str, Any]:
 
 def _scorer(run: Prepared) -> Any:
     from ds_dip.partition.scoring import Scorer
-    from ds_dip.planner.plan import schedulers
+    from ds_dip.planner.ordering import schedulers
 
     costs, _ = run.inputs.costs(run.model)
     return Scorer(run.model, run.workload, costs, schedulers("dip", 0)[0], run.memory)

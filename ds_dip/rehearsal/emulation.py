@@ -13,7 +13,8 @@ from ds_dip.data import DatasetReference, SampleMetadata
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
 from ds_dip.planner import PlanSource, StepPlan
-from ds_dip.planner.source import MeasuredStep, SourceStatistics
+from ds_dip.planner.source import SourceStatistics
+from ds_dip.planner.times import MeasuredStep
 from ds_dip.programs.program import Message
 from ds_dip.rehearsal.layers import emulated_factories, emulated_loss
 from ds_dip.rehearsal.pace import EmulatedClock, wake_punctually
