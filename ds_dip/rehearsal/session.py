@@ -18,9 +18,9 @@ from ds_dip.planning import build_problem
 from ds_dip.planning.batch import Batch
 from ds_dip.rehearsal.costs import FACTORY
 
-#: Milliseconds that a mean stage should last at least, for every rank that a core carries: what this machine needs for
-#: a stage then stays in the background.
-STAGE_MS = 20.0
+#: Seconds that a mean stage should last at least, and for every rank that a core carries: a stage and its messages take
+#: about half a millisecond of the engine's own, and 1.2 ms of a core with all that is shared.
+STAGE_S, STAGE_S_A_RANK = 0.04, 0.008
 #: Ranks wait on one machine and need no accelerator.
 VARIABLES = {"DS_ACCELERATOR": "cpu"}
 
@@ -46,8 +46,8 @@ def mean_stage(batch: Batch, model: Model, partition: Partition, costs: CostMode
 
 
 def dilation_for(stage: float, ranks: int) -> float:
-    """How many times as slow as the device a rehearsal should be here (see ``STAGE_MS``), at least 1."""
-    wanted = STAGE_MS / 1e3 * ranks / (os.cpu_count() or 1)
+    """How many times as slow as the device a rehearsal should be here (see ``STAGE_S``), at least 1."""
+    wanted = max(STAGE_S, STAGE_S_A_RANK * ranks / (os.cpu_count() or 1))
     return max(1.0, float(f"{wanted / stage:.2g}")) if stage > 0 else 1.0
 
 
