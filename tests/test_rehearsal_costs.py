@@ -30,7 +30,7 @@ def test_a_chunk_costs_what_the_planner_of_the_model_would_say(tmp_path: Path, t
     write_partition(path, model, partition)
     options = cost_options(QUICKSTART, path, rates, table, None, 2.5)
     config = configuration(tmp_path, {"schedule": "1f1b", "table": "other.json"}, options, 8, 4)
-    assert config["dip"].keys() == {"schedule", "cost_rules"}
+    assert config["dip"].keys() == {"schedule", "cost_rules", "timeouts"}
     twin = twin_of(model, "float32")
     # As the planner's process gets to them.
     found = with_rules(base_costs(twin, Rates(), None), twin, read_rules(config["dip"]["cost_rules"], twin))
@@ -66,3 +66,12 @@ def test_rates_are_written_as_json_holds_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [2, 16])
 def test_a_dilation_never_makes_a_device_faster_and_suits_many_ranks(stage: float, ranks: int) -> None:
     assert 1.0 <= dilation_for(stage, 2) <= dilation_for(stage, ranks)
+
+
+def test_ranks_are_patient_where_a_batch_takes_long(tmp_path: Path) -> None:
+    def rank_s(work: float, block: dict[str, object]) -> float:
+        return float(configuration(tmp_path, block, {}, 4, 4, work)["dip"]["timeouts"]["rank_s"])
+
+    assert rank_s(0.0, {}) < rank_s(1000.0, {})
+    assert rank_s(1000.0, {}) > 1000.0
+    assert rank_s(1.0, {"timeouts": {"rank_s": 9000.0}}) == 9000.0

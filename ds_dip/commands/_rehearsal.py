@@ -73,8 +73,8 @@ deadline_option = click.option(
 class Prepared:
     """A run's files and figures, its ``"dip"`` block, where everything lives, and how slow it is to be.
 
-    ``stage`` are the device's seconds of a mean stage, ``state`` bytes of parameters, gradients and optimizer state a
-    rank.
+    ``stage`` are the device's seconds of a mean stage, ``work`` those of all stages of a batch, ``state`` bytes of
+    parameters, gradients and optimizer state a rank.
     """
 
     given: Mapping[str, Any]
@@ -87,8 +87,9 @@ class Prepared:
     folder: Path
     partition: Partition
     partition_path: Path
-    stage: float
-    dilation: float
+    stage: float = 0.0
+    work: float = 0.0
+    dilation: float = 1.0
 
     @property
     def state(self) -> tuple[float, ...]:
@@ -115,7 +116,8 @@ class Prepared:
             self.dilation,
         )
         block = {**self.block, **_limits(self), **dip}
-        config = configuration(self.folder, block, options, self.batch_size, self.workload.microbatches)
+        work = self.work * self.dilation
+        config = configuration(self.folder, block, options, self.batch_size, self.workload.microbatches, work)
         return {"costs": options, "config": config}
 
     def settings(self, **more: Any) -> dict[str, Any]:
@@ -129,6 +131,7 @@ def prepared(given: Mapping[str, Any]) -> Iterator[Prepared]:
     from ds_dip.config import read_config
     from ds_dip.models import load_model
     from ds_dip.partition.memory import Memory
+    from ds_dip.partition.sources import table_warnings
     from ds_dip.partition.workload import batch_shape
 
     given = {**given, "replicas": 1, "batches": _BATCHES}
@@ -141,6 +144,8 @@ def prepared(given: Mapping[str, Any]) -> Iterator[Prepared]:
                 f"a batch of {batch_size} samples does not divide by {microbatches} microbatches, as DeepSpeed's "
                 "engine needs it; change one of the two"
             )
+        for warning in table_warnings(inputs.table, model, workload):
+            click.echo(f"warning: {warning}", err=True)
         dip = read_config(document)
         memory = Memory(
             bytes=None if given["memory_gb"] is None else given["memory_gb"] * 1e9,
@@ -153,9 +158,7 @@ def prepared(given: Mapping[str, Any]) -> Iterator[Prepared]:
             block["planner"] = {**block.get("planner", {}), "seed": given["seed"]}
         folder = Path(name)
         path, partition = _partition(given, model, inputs, workload, memory, folder)
-        run = Prepared(
-            given, model, inputs, workload, memory, block, batch_size, folder, partition, path, stage=0.0, dilation=1.0
-        )
+        run = Prepared(given, model, inputs, workload, memory, block, batch_size, folder, partition, path)
         yield _timed(run, 1.0)
 
 
@@ -200,13 +203,13 @@ def _search(
 
 def _timed(run: Prepared, least: float) -> Prepared:
     """With the mean stage of the first sample batch, and the dilation that was given or that it asks for."""
-    from ds_dip.rehearsal.session import dilation_for, mean_stage
+    from ds_dip.rehearsal.session import dilation_for, stage_seconds
 
     batch = _scorer(run).batches(run.partition)[0][0]
     costs, _ = run.inputs.costs(run.model)
-    stage = mean_stage(batch, run.model, run.partition, costs, run.inputs.rates.compute)
+    stage, work = stage_seconds(batch, run.model, run.partition, costs, run.inputs.rates.compute)
     dilation = run.given["dilate"] or max(least, dilation_for(stage, run.partition.ranks))
-    return replace(run, stage=stage, dilation=dilation)
+    return replace(run, stage=stage, work=work, dilation=dilation)
 
 
 def _limits(run: Prepared) -> dict[str, Any]:

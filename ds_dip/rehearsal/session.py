@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ds_dip.config import TimeoutConfig
 from ds_dip.costs.model import CostModel
 from ds_dip.costs.roofline import Rates
 from ds_dip.costs.rules import FORMAT
@@ -21,6 +22,8 @@ from ds_dip.rehearsal.costs import FACTORY
 #: Seconds that a mean stage should last at least, and for every rank that a core carries: a stage and its messages take
 #: about half a millisecond of the engine's own, and 1.2 ms of a core with all that is shared.
 STAGE_S, STAGE_S_A_RANK = 0.04, 0.008
+#: Seconds that ranks which share few cores may take to start.
+START_S = 300.0
 #: Ranks wait on one machine and need no accelerator.
 VARIABLES = {"DS_ACCELERATOR": "cpu"}
 
@@ -39,10 +42,13 @@ def cost_options(
     }
 
 
-def mean_stage(batch: Batch, model: Model, partition: Partition, costs: CostModel, compute: str) -> float:
-    """Seconds of a batch's mean stage."""
+def stage_seconds(
+    batch: Batch, model: Model, partition: Partition, costs: CostModel, compute: str
+) -> tuple[float, float]:
+    """(mean, sum) of the seconds of a batch's stages."""
     tasks = build_problem(batch, model, partition, costs, compute=compute).tasks
-    return sum(task.duration for task in tasks) / len(tasks)
+    work = sum(task.duration for task in tasks)
+    return work / len(tasks), work
 
 
 def dilation_for(stage: float, ranks: int) -> float:
@@ -57,16 +63,23 @@ def configuration(
     options: Mapping[str, Any],
     batch_size: int,
     microbatches: int,
+    work: float = 0.0,
 ) -> dict[str, Any]:
     """The DeepSpeed JSON of the ranks; writes the cost rules that it names into ``folder``.
 
     ``block`` is the run's own ``"dip"`` block, of which everything holds that does not say where layers live or what
-    they cost.
+    they cost. A batch's stages take ``work`` seconds altogether, one after the other, as they will be waited for: ranks
+    wait for each other as long as that and more.
     """
     path = folder / f"rules-{len(list(folder.iterdir()))}.json"
     write_json(path, {"format": FORMAT, "version": 1, "factory": FACTORY, "options": dict(options)})
-    left = ("partition", "table", "laps", "sub_microbatch", "placement", "checked", "trace")
+    left = ("partition", "table", "laps", "sub_microbatch", "placement", "checked", "trace", "record", "replay")
     kept = {name: value for name, value in block.items() if name not in left}
+    patience, own = TimeoutConfig(), kept.get("timeouts", {})
+    timeouts = {
+        "rank_s": max(own.get("rank_s", patience.rank_s), patience.rank_s + 4.0 * work),
+        "start_s": max(own.get("start_s", patience.start_s), START_S),
+    }
     return {
         "train_batch_size": batch_size,
         "gradient_accumulation_steps": microbatches,
@@ -75,5 +88,5 @@ def configuration(
         "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"torch_adam": True, "lr": 1e-4}},
         "zero_optimization": {"stage": 1, "reduce_bucket_size": 1 << 16},
-        "dip": {**kept, "cost_rules": str(path)},
+        "dip": {**kept, "cost_rules": str(path), "timeouts": {**own, **timeouts}},
     }
