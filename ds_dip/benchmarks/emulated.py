@@ -161,8 +161,7 @@ class EmulatedStatic:
         return self.engine.train_batch(iter([(one, one)] * len(self._now)))
 
     def bubble(self) -> float:
-        """The share of ranks times span without a stage, of the next batch; all ranks call it."""
-        self()
+        """The share of ranks times span without a stage, of the newest batch; all ranks call it."""
         return idle_share(self.marks)
 
 
@@ -189,8 +188,7 @@ class _Dip:
         return self.engine.train_batch()
 
     def bubble(self) -> float:
-        """Of the next batch."""
-        self()
+        """Of the newest batch."""
         return float(self.engine.measured.bubble)
 
 
@@ -203,7 +201,7 @@ def measure(s: Mapping[str, Any]) -> None:
     model, _, costs = read({**s, **first})
     config, dataset = first["config"], DatasetReference.parse(s["dataset"]).open()
     chain = Chain(model, costs, s["compute"])
-    steps = (s["blocks"] * (s["iterations"] + 1)) + 4
+    steps = s["blocks"] * (s["iterations"] + 1)
     batches = {
         balanced: [
             microbatches_of(model, dataset, step, config, balanced=balanced, costs=costs) for step in range(steps)
@@ -214,8 +212,6 @@ def measure(s: Mapping[str, Any]) -> None:
     for name, (method, balanced) in STATIC.items():
         bounds[name] = chain.cut(method, dist.get_world_size(), batches[balanced])
         contenders[name] = EmulatedStatic(chain, model, bounds[name], config, batches[balanced])
-    for contender in contenders.values():
-        contender()
     blocks = interleave(contenders, s["blocks"], s["iterations"])
     document = _document(s, contenders, bounds, blocks)
     if dist.get_rank() == 0:

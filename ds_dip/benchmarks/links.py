@@ -32,8 +32,8 @@ def measure(s: Mapping[str, Any]) -> None:
         engine.train_batch()
         if number >= WARM_UP:
             kept.append(engine.plan)
-    # As many as a block runs, so that every block has the same.
-    emulation.plans.kept = kept
+    # As many as a block runs, so that every block has the same, and leaves out the same.
+    emulation.plans.repeat(kept)
     bubbles: dict[str, float] = {}
     contenders = {name: _going_by(emulation, name) for name in emulation.transports}
     for name, run in contenders.items():

@@ -104,11 +104,11 @@ def _show(document: dict[str, Any]) -> None:
             str(batch["step"]),
             batch["schedule"] if batch["kind"] == "planned" else f"{batch['schedule']} (fallback)",
             str(batch["stage_count"]),
-            f"{batch['predicted']:.4f} s",
-            f"{batch['measured']:.4f} s",
+            f"{batch['predicted']:.3f} s",
+            f"{batch['measured']:.3f} s",
             f"{100 * batch['difference']:+.2f} %",
             *shares,
-            f"{100 * batch['bubble_predicted']:.1f} -> {100 * batch['bubble_measured']:.1f} %",
+            f"{100 * batch['bubble_predicted']:.1f}, {100 * batch['bubble_measured']:.1f} %",
         )
     console.print(table)
     memory, late = document["memory"], document["late"]

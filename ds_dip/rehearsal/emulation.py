@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import ds_dip
@@ -25,21 +26,24 @@ from ds_dip.runtime.stages import Stages
 class PacedPlans:
     """An engine's plans, of which the clock is told how long each stage is to last.
 
-    Nothing is corrected by what was measured: predictions stay those of the costs. With ``kept`` plans at hand, these
-    are given again and again, in turn.
+    Nothing is corrected by what was measured: predictions stay those of the costs.
     """
 
     def __init__(self, inner: PlanSource, clock: EmulatedClock, rank: int) -> None:
         self._inner, self._clock, self._rank = inner, clock, rank
-        self.kept: list[StepPlan] = []
         self.newest: StepPlan
+        self._kept: Iterator[StepPlan] | None = None
 
     def next(self, step: int) -> StepPlan:
-        """The plan of a training step, or the next of the plans that are kept."""
-        plan = self.kept[step % len(self.kept)] if self.kept else self._inner.next(step)
+        """The plan of a training step, or the next of those to repeat."""
+        plan = self._inner.next(step) if self._kept is None else next(self._kept)
         self.newest = plan
         self._clock.expect({timed.stage: timed.end - timed.start for timed in plan.stages[self._rank]})
         return plan
+
+    def repeat(self, plans: Sequence[StepPlan]) -> None:
+        """Give these plans from now on, in turn, again and again."""
+        self._kept = cycle(plans)
 
     def evaluation(self, samples: Sequence[SampleMetadata]) -> StepPlan:
         """See PlanSource."""
