@@ -33,7 +33,8 @@ from ds_dip.rehearsal.emulation import Emulation
 from ds_dip.rehearsal.pace import wait_until
 from ds_dip.rehearsal.worker import read, started
 
-#: Contenders of DeepSpeed's engine: (which cut, whether its microbatches are those of the plans).
+#: Contenders of DeepSpeed's engine: (which cut, whether its microbatches are those of the plans). The last only where
+#: microbatches hold more than one sample.
 STATIC = {
     "DeepSpeed, default cut": ("parameters", False),
     "DeepSpeed, best static": ("fastest", False),
@@ -210,6 +211,8 @@ def measure(s: Mapping[str, Any]) -> None:
     }
     bounds = {}
     for name, (method, balanced) in STATIC.items():
+        if balanced and config["train_micro_batch_size_per_gpu"] == 1:
+            continue  # one sample each: there is nothing to balance
         bounds[name] = chain.cut(method, dist.get_world_size(), batches[balanced])
         contenders[name] = EmulatedStatic(chain, model, bounds[name], config, batches[balanced])
     blocks = interleave(contenders, s["blocks"], s["iterations"])

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(1, 10**6)
+#: Characters a line of a table that no terminal cuts.
+PLAIN_WIDTH = 120
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

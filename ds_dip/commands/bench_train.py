@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from ds_dip.commands import FILE, Seconds
-from ds_dip.commands._inputs import workload_options
+from ds_dip.commands._inputs import PLAIN_WIDTH, workload_options
 from ds_dip.commands._rehearsal import prepared, rehearsal_options, sampled
 
 
@@ -88,6 +88,8 @@ def _show_emulated(document: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
     console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
     title = (
         f"emulation: {document['model']} on {document['ranks']} ranks that wait, {document['dilation']:g} times as "

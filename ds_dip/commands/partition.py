@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ds_dip.commands import refusing
-from ds_dip.commands._inputs import COUNT, PATH, cost_inputs, number, pairs, run_document, workload_of, workload_options
+from ds_dip.commands._inputs import (
+    COUNT,
+    PATH,
+    PLAIN_WIDTH,
+    cost_inputs,
+    number,
+    pairs,
+    run_document,
+    workload_of,
+    workload_options,
+)
 from ds_dip.files import FileError, check_writable
 
 if TYPE_CHECKING:
@@ -19,8 +29,6 @@ if TYPE_CHECKING:
     from ds_dip.partition.space import SearchOptions
 
 _WHOLE = "whole"
-#: Characters a line of a table that no terminal cuts.
-_PLAIN_WIDTH = 120
 
 
 @click.command("partition")
@@ -153,7 +161,7 @@ def _report(out: Path, kept: bool, as_json: bool) -> None:
     search = document["search"]
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = _PLAIN_WIDTH
+        console.width = PLAIN_WIDTH
     console.print(candidates_table(document))
     if search["rule"] is None:
         click.echo(f"rule: {search['rule_refusal']}")

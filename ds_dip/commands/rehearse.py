@@ -9,11 +9,9 @@ from typing import Any
 
 import click
 
-from ds_dip.commands._inputs import COUNT, PATH, workload_options
+from ds_dip.commands._inputs import COUNT, PATH, PLAIN_WIDTH, workload_options
 from ds_dip.commands._rehearsal import Prepared, deadline_option, prepared, rehearsal_options
 
-#: Characters a line of a table that no terminal cuts.
-_PLAIN_WIDTH = 120
 #: Parts that a batch's difference is the sum of, and what they are called on the screen.
 PARTS = {"before": "plan", "stages": "stages", "between": "between", "after": "end"}
 
@@ -91,7 +89,7 @@ def _show(document: dict[str, Any]) -> None:
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = _PLAIN_WIDTH
+        console.width = PLAIN_WIDTH
     title = (
         f"emulation: {document['model']} on {document['ranks']} ranks that wait, {document['dilation']:g} times as "
         "slow as the device; seconds are the device's"
