@@ -20,8 +20,8 @@ from ds_dip.planning.batch import Batch
 from ds_dip.rehearsal.costs import FACTORY
 
 #: Seconds that a mean stage should last at least, and for every rank that a core carries: a stage and its messages take
-#: about half a millisecond of the engine's own, and 1.2 ms of a core with all that is shared.
-STAGE_S, STAGE_S_A_RANK = 0.04, 0.008
+#: about half a millisecond of the engine's own, and 1.2 ms of a core that ranks and their planner share.
+STAGE_S, STAGE_S_A_RANK = 0.04, 0.016
 #: Seconds that ranks which share few cores may take to start.
 START_S = 300.0
 #: Ranks wait on one machine and need no accelerator.
