@@ -70,7 +70,8 @@ def test_a_dilation_never_makes_a_device_faster_and_suits_many_ranks(stage: floa
 
 def test_ranks_are_patient_where_a_batch_takes_long(tmp_path: Path) -> None:
     def rank_s(work: float, block: dict[str, object]) -> float:
-        return float(configuration(tmp_path, block, {}, 4, 4, work)["dip"]["timeouts"]["rank_s"])
+        options = {"rates": asdict(Rates())}
+        return float(configuration(tmp_path, block, options, 4, 4, work)["dip"]["timeouts"]["rank_s"])
 
     assert rank_s(0.0, {}) < rank_s(1000.0, {})
     assert rank_s(1000.0, {}) > 1000.0

@@ -125,7 +125,8 @@ class EmulatedStatic:
     ) -> None:
         layers = [_Link(index in bounds) for index in range(len(chain.layers))]
         module = StaticModule(bounds, layers=layers, loss_fn=_loss, num_stages=len(bounds) - 1)
-        self.engine = stock_engine(module, config)
+        # Its messages are timed as the run's, whatever numbers travel.
+        self.engine = stock_engine(module, {name: value for name, value in config.items() if name != "bf16"})
         start, stop = bounds[self.engine.stage_id], bounds[self.engine.stage_id + 1]
         # Before the clock starts: DeepSpeed's engine must not be charged for it.
         self._steps = iter(

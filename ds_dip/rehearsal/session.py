@@ -68,8 +68,9 @@ def configuration(
     """The DeepSpeed JSON of the ranks; writes the cost rules that it names into ``folder``.
 
     ``block`` is the run's own ``"dip"`` block, of which everything holds that does not say where layers live or what
-    they cost. A batch's stages take ``work`` seconds altogether, one after the other, as they will be waited for: ranks
-    wait for each other as long as that and more.
+    they cost. Ranks train in bf16 where the run does, else in fp32: processors have no fp16. A batch's stages take
+    ``work`` seconds altogether, one after the other, as they will be waited for: ranks wait for each other as long as
+    that and more.
     """
     path = folder / f"rules-{len(list(folder.iterdir()))}.json"
     write_json(path, {"format": FORMAT, "version": 1, "factory": FACTORY, "options": dict(options)})
@@ -80,7 +81,9 @@ def configuration(
         "rank_s": max(own.get("rank_s", patience.rank_s), patience.rank_s + 4.0 * work),
         "start_s": max(own.get("start_s", patience.start_s), START_S),
     }
+    half = {"bf16": {"enabled": True}} if options["rates"]["compute"] == "bfloat16" else {}
     return {
+        **half,
         "train_batch_size": batch_size,
         "gradient_accumulation_steps": microbatches,
         "train_micro_batch_size_per_gpu": batch_size // microbatches,
