@@ -87,7 +87,7 @@ def test_posted_and_blocking_messages_run_the_same_plans() -> None:
 
 def test_every_contender_is_emulated() -> None:
     given = [*MODEL, *DATASET, *SIZE, "--dilate", "1", "--blocks", "1", "--iterations", "1", "--json"]
-    result = run("bench", "train", "--emulate", "--ranks", "2", *given)
+    result = run("bench", "train", "--emulate", "--ranks", "2", "--compute", "bfloat16", *given)
     assert result.exit_code == 0, result.output
     document = json.loads(result.output)
     assert document["emulated"] is True
