@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +39,29 @@ def run_ranks(
     seconds: float,
     heard: Callable[[dict[str, Any]], None],
     port: int = 0,
+    variables: Mapping[str, str] | None = None,
 ) -> None:
     """Run ``python -m module SETTINGS`` as ``ranks`` processes; ``heard`` gets what rank 0 says by ``tell``.
 
     ``threads`` a rank are what OMP_NUM_THREADS says where it is None, or else this machine's cores shared.
+    ``variables`` are added to their environment.
 
     Raises RanksError where a rank fails, DeadlineError where ``seconds`` have passed.
     No process is left, whatever happens.
     """
     port = port or _free_port()
-    environment = os.environ | {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_SIZE": str(ranks),
-        "OMP_NUM_THREADS": str(threads or threads_of(ranks)),
-    }
-    with tempfile.TemporaryDirectory() as folder:
+    environment = (
+        os.environ
+        | dict(variables or {})
+        | {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_SIZE": str(ranks),
+            "OMP_NUM_THREADS": str(threads or threads_of(ranks)),
+        }
+    )
+    with tempfile.TemporaryDirectory() as folder, _ended_orderly():
         logs = [Path(folder, f"rank-{rank}.log") for rank in range(ranks)]
         processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -105,6 +114,23 @@ def settings() -> dict[str, Any]:
     """The settings that this rank was started with."""
     document: dict[str, Any] = json.loads(sys.argv[1])
     return document
+
+
+@contextmanager
+def _ended_orderly() -> Iterator[None]:
+    """Let SIGTERM end this process as an exception does, so that what it has started is ended too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _free_port() -> int:

@@ -49,7 +49,7 @@ def test_every_command_loads_and_has_help(name: str) -> None:
 
 def test_the_modules_are_the_commands() -> None:
     folder = Path(ds_dip.commands.__file__).parent
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    modules = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
     assert set(commands()) == {m.replace("_", "-") for m in modules if not m.startswith("bench_")}
     assert "bench" in commands()
 

@@ -106,3 +106,12 @@ def test_a_folder_and_other_encodings_are_refused_and_a_byte_order_mark_is_no_fa
         read_batch(path)
     with pytest.raises(FileError, match="cannot be read .Is a directory."):
         read_batch(tmp_path)
+
+
+def test_a_batch_file_is_a_dataset_that_is_planned_and_not_loaded(tmp_path: Path) -> None:
+    samples = [SampleMetadata("a", {"language": (3,)}, 2), SampleMetadata("b", {"language": (4, 1)}, 5)]
+    write_batch(tmp_path / "batch.jsonl", samples)
+    dataset = DatasetReference("ds_dip.data.metadata:BatchFile", {"path": str(tmp_path / "batch.jsonl")}).open()
+    assert [dataset.metadata(index) for index in range(len(dataset))] == samples
+    with pytest.raises(ValueError, match="holds the sizes of sample 'a' and not its tokens; name a dataset"):
+        dataset.load("a", ["tokens"])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,21 @@ def test_a_rank_that_fails_is_named_and_the_others_end(
     for rank in range(2):
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / f"pid{rank}").read_text()), 0)
+
+
+def test_a_process_that_is_told_to_end_takes_its_ranks_along(script: Any, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    name = script(f"import os; open({str(note)!r}, 'w').write(str(os.getpid())); {SLEEPS}")
+    code = f"from ds_dip.ranks import run_ranks; run_ranks({name!r}, 1, 1, {{}}, 60.0, print)"
+    with subprocess.Popen([sys.executable, "-c", code]) as starter:
+        end = time.monotonic() + 30.0
+        while not note.exists() or not note.read_text():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        starter.terminate()
+        assert starter.wait(30) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
 
 
 def test_ranks_that_take_too_long_are_ended(script: Any) -> None:

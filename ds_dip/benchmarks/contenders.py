@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ds_dip.costs.model import sample_seconds
+from ds_dip.costs.model import CostModel, sample_seconds
 from ds_dip.costs.roofline import Rates, Roofline
 from ds_dip.data import Dataset, SampleMetadata, Sampler
 from ds_dip.models import Model
@@ -14,16 +14,26 @@ from ds_dip.planning.cut import sizes_of
 
 
 def microbatches_of(
-    model: Model, dataset: Dataset, step: int, config: Mapping[str, Any], *, balanced: bool
+    model: Model,
+    dataset: Dataset,
+    step: int,
+    config: Mapping[str, Any],
+    *,
+    balanced: bool,
+    costs: CostModel | None = None,
 ) -> list[list[SampleMetadata]]:
-    """The samples of one step's microbatches: those of DIPEngine's plans where ``balanced``, else in loader's order."""
+    """The samples of one step's microbatches: those of DIPEngine's plans where ``balanced``, else in loader's order.
+
+    ``costs`` are what its planner balances by (default: a roofline).
+    """
     batch, count = config["train_batch_size"], config["gradient_accumulation_steps"]
+    seed = config.get("dip", {}).get("planner", {}).get("seed", 0)
     samples: Sequence[SampleMetadata] = [
-        dataset.metadata(index) for index in Sampler(len(dataset), batch).indices(step)
+        dataset.metadata(index) for index in Sampler(len(dataset), batch, seed).indices(step)
     ]
     if not balanced:
         size = config["train_micro_batch_size_per_gpu"]
         return [list(samples[start : start + size]) for start in range(0, batch, size)]
-    costs = Roofline(model, Rates())
-    (shares,) = assign(samples, 1, count, lambda sample: sample_seconds(model, costs, sizes_of([sample], model)))
+    known = costs or Roofline(model, Rates())
+    (shares,) = assign(samples, 1, count, lambda sample: sample_seconds(model, known, sizes_of([sample], model)))
     return [[samples[place] for place in share] for share in shares]

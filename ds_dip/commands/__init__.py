@@ -1,7 +1,8 @@
 """The subcommands of ``ds-dip``, one Click module each; ``ds_dip.cli`` loads them lazily.
 
 A module ``NAME.py`` here is the command ``NAME`` and holds it as ``command``; the first line of its docstring,
-"``ds-dip NAME``: what it does.", is its line in the help, so that listing the commands imports none of them.
+"``ds-dip NAME``: what it does.", is its line in the help, so that listing the commands imports none of them. A name
+that starts with an underscore is of no command: commands share what is in it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class LazyGroup(click.Group):
     def _modules(self) -> dict[str, str]:
         names = [module.name for module in pkgutil.iter_modules(__path__)]
         if not self.prefix:
-            names = [name for name in names if not name.startswith(BENCH)]
+            names = [name for name in names if not name.startswith((BENCH, "_"))]
         return {n.removeprefix(self.prefix).replace("_", "-"): n for n in names if n.startswith(self.prefix)}
 
     def list_commands(self, ctx: click.Context) -> list[str]:

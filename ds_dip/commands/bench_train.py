@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ds_dip.commands import FILE, Seconds
+from ds_dip.commands._inputs import PLAIN_WIDTH, workload_options
+from ds_dip.commands._rehearsal import prepared, rehearsal_options, sampled
 
 
 @click.command("train")
@@ -21,26 +25,88 @@ from ds_dip.commands import FILE, Seconds
 @click.option("--iterations", type=click.IntRange(min=1), default=4, show_default=True, help="Iterations a block.")
 @click.option("--deadline", type=Seconds(min=1.0), default=1200.0, show_default=True, help="Seconds it may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")
-def command(
-    ranks: int, model: Path, config: Path, blocks: int, iterations: int, deadline: float, as_json: bool
-) -> None:
+@click.option("--emulate", is_flag=True, help="Measure on ranks that wait; the options below are for this.")
+@workload_options
+@rehearsal_options
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> None:
     """Train the same model on the same samples under every contender, and compare times, bubbles and memory.
 
     Contenders beside DIPEngine: DeepSpeed's PipelineEngine, cut by its default, cut best by measured layer times, and
     the latter on the microbatches that DIPEngine's planner balances; torch.distributed.pipelining with 1F1B and
     interleaved 1F1B, padded.
-    """
-    from ds_dip.ranks import result_of
 
-    settings = {
-        "model": str(model.resolve()), "config": str(config.resolve()), "ranks": ranks, "blocks": blocks,
-        "iterations": iterations,
-    }  # fmt: skip
-    document = result_of("ds_dip.benchmarks.train", ranks, settings, deadline)
-    if as_json:
+    With --emulate no rank computes (see ds-dip rehearse): DIPEngine under its own schedule and interleaved 1F1B, each
+    on the partition that is best for it, and DeepSpeed's PipelineEngine under the same three cuts. Without further
+    options VLM-S is emulated on ranks of four H800, by the data sheet.
+    """
+    document = _emulated(context, given) if given["emulate"] else _trained(context, given)
+    if given["as_json"]:
         click.echo(json.dumps(document))
+    elif given["emulate"]:
+        _show_emulated(document)
     else:
         _show(document)
+
+
+def _trained(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
+    from ds_dip.ranks import result_of
+
+    own = ("ranks", "model", "config", "blocks", "iterations", "deadline", "as_json")
+    for name in given:
+        if name not in own and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = next(p.opts[0] for p in context.command.params if p.name == name)
+            raise click.UsageError(f"{option} is for --emulate; give that too, or leave it out")
+    settings = {
+        "model": str(given["model"].resolve()), "config": str(given["config"].resolve()), "ranks": given["ranks"],
+        "blocks": given["blocks"], "iterations": given["iterations"],
+    }  # fmt: skip
+    return result_of("ds_dip.benchmarks.train", given["ranks"], settings, given["deadline"])
+
+
+def _emulated(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
+    from ds_dip.ranks import run_ranks
+    from ds_dip.rehearsal.session import VARIABLES
+
+    said: list[dict[str, Any]] = []
+    if context.get_parameter_source("config") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--config is for training; give an emulated run's by --deepspeed-config")
+    chosen = context.get_parameter_source("model") is ParameterSource.COMMANDLINE
+    given = {**given, "model_path": given["model"] if chosen else None}
+    with prepared(sampled(context, given)) as run:
+        interleaved = run.searched("interleaved", ("looped",))
+        run = replace(run, dilation=interleaved.dilation)
+        engines = {"dip": run.engine(schedule="dip"), "interleaved 1F1B": interleaved.engine(schedule="interleaved")}
+        settings = run.settings(engines=engines, blocks=given["blocks"], iterations=given["iterations"])
+        ranks, deadline = given["ranks"], given["deadline"]
+        run_ranks("ds_dip.benchmarks.emulated", ranks, 1, settings, deadline, said.append, variables=VARIABLES)
+        return {"model": run.model.name, "ranks": ranks, "dilation": run.dilation, **said[-1]}
+
+
+def _show_emulated(document: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
+    title = (
+        f"emulation: {document['model']} on {document['ranks']} ranks that wait, {document['dilation']:g} times as "
+        "slow as the device"
+    )
+    table = Table("contender", "iteration", "over DIP (quartiles)", "bubble", "cut at", title=title,
+                  title_justify="left")  # fmt: skip
+    for name, found in document["contenders"].items():
+        over = found["over_dip"]
+        table.add_row(
+            name,
+            f"{found['seconds']['median']:.3f} s",
+            f"{over['median']:.2f} ({over['lower_quartile']:.2f} to {over['upper_quartile']:.2f})",
+            f"{100 * found['bubble']:.0f} %",
+            "-" if found["bounds"] is None else ", ".join(map(str, found["bounds"][1:-1])),
+        )
+    console.print(table)
 
 
 def _show(document: dict[str, Any]) -> None:

@@ -72,6 +72,27 @@ def read_batch(path: str | Path) -> tuple[SampleMetadata, ...]:
     )
 
 
+class BatchFile:
+    """The samples of a ``ds-dip/batch`` 1 file as a dataset that can be planned, and not loaded."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._samples = path, read_batch(path)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def metadata(self, index: int) -> SampleMetadata:
+        """Metadata of the sample at ``index``."""
+        return self._samples[index]
+
+    def load(self, sample: str, fields: Sequence[str]) -> Mapping[str, list[np.ndarray]]:
+        """Raises ValueError: the file holds sizes alone."""
+        raise ValueError(
+            f"{self._path} holds the sizes of sample {sample!r} and not its {', '.join(fields)}; name a dataset to "
+            "train on"
+        )
+
+
 def _sample(where: str, line: str) -> SampleMetadata:
     document = parse_object(line, where, _WHAT)
     for name in document:

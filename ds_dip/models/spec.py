@@ -48,11 +48,13 @@ class Sizes:
 class TensorSpec:
     """One tensor at a boundary: ``dims`` are numbers or symbolic dimensions of ``Sizes``.
 
-    ``dtype`` is a torch dtype's name, or ``"compute"`` for the dtype the run trains in.
+    ``dtype`` is a torch dtype's name, or ``"compute"`` for the dtype the run trains in. A small tensor that travels in
+    the place of a large one, where ranks are emulated, counts as many bytes as the one that it ``stands_for``.
     """
 
     dims: tuple[int | str, ...]
     dtype: str = "compute"
+    stands_for: TensorSpec | None = None
 
     @property
     def differentiable(self) -> bool:
@@ -64,7 +66,9 @@ class TensorSpec:
         return tuple(sizes.dimension(d) if isinstance(d, str) else d for d in self.dims)
 
     def bytes(self, sizes: Sizes, compute: str) -> int:
-        """Bytes of this tensor when ``"compute"`` stands for ``compute``."""
+        """Bytes of this tensor, or of the one that it stands for, when ``"compute"`` is ``compute``."""
+        if self.stands_for is not None:
+            return self.stands_for.bytes(sizes, compute)
         name = compute if self.dtype == "compute" else self.dtype
         return prod(self.shape(sizes)) * ELEMENT_BYTES[name]
 

@@ -132,8 +132,7 @@ class Scorer:
 
         Raises UnfitError where the candidate does not fit into memory or cannot be scheduled.
         """
-        state = self.memory.state(self.model, partition)
-        capacity = self._capacity(partition, state)
+        state, capacity = self.memory.state(self.model, partition), self.capacity(partition)
         least, batches = self.least(partition), self.batches(partition)
         stages = 2 * max(sum(self._count(own, partition) for own in batch.microbatches) for r in batches for batch in r)
         if stages > MOST_STAGES:
@@ -172,7 +171,12 @@ class Scorer:
         except (InfeasibleError, ProblemError, BaselineError) as error:
             raise UnfitError(f"batch {batch.step}: {error}") from error
 
-    def _capacity(self, partition: Partition, state: Sequence[float]) -> tuple[float | None, ...]:
+    def capacity(self, partition: Partition) -> tuple[float | None, ...]:
+        """Bytes for activations on every rank, None where there is no limit.
+
+        Raises UnfitError where nothing is left for them.
+        """
+        state = self.memory.state(self.model, partition)
         message = max(
             spec.bytes(sizes, self.memory.compute)
             for microbatch in self.microbatches(partition)
