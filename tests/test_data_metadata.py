@@ -1,9 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ds_dip.data import DatasetReference
 from ds_dip.data.metadata import SampleMetadata, read_batch, write_batch
 from ds_dip.files import FileError
 
