@@ -16,8 +16,9 @@ from ds_dip.partition.checkpoint import check_contents, check_files, read_manife
 from tests.distributed.faults import AFTER, DEADLINE_S, DURING, RANK_S, SLOW_S, STEPS, TROUBLES, WORLD
 from tests.distributed.ranks import EXTENSIONS, PORT, ROOT, remove_leftovers
 
-DEFAULT = ("troubled planner", "interrupted", "resumed", "slow rank", "one rank terminated")
+DEFAULT = ("troubled planner", "interrupted", "resumed", "one rank terminated")
 NIGHTLY = (
+    "slow rank",
     "store killed", "store stopped", "two jobs", "all interrupted", "one replica terminated", "second signal",
     "exchanged",
 )  # fmt: skip
@@ -92,7 +93,10 @@ def test_a_planner_in_trouble_costs_counted_fallbacks_and_then_plans_again(resul
     causes, reason, restarts = EXPECTED[trouble]
     kinds = [kind for kind, _ in told["during"] + told["after"]]
     assert kinds.count("fallback") == sum(told["causes"].values()) >= 1
-    assert {cause for cause, count in told["causes"].items() if count} <= set(causes)
+    counted = {cause for cause, count in told["causes"].items() if count}
+    assert counted & set(causes)
+    # Where others use the processor, too, a plan may be late before the trouble shows.
+    assert counted <= {*causes, "late"}
     assert any(reason in line for line in told["reasons"]), told["reasons"]
     # Every start takes a second and more, and the pauses between them grow.
     assert told["restarts"] == restarts if restarts is not None else 1 <= told["restarts"] <= DURING
@@ -115,14 +119,15 @@ def test_a_killed_rank_is_named_within_the_deadline_and_a_run_from_the_checkpoin
         assert weights == weights_
 
 
-def test_a_slow_rank_is_waited_for_and_seen(results: Results) -> None:
-    results.codes("slow rank", [0] * WORLD)
-    for steps in results.of("slow rank", "steps"):
+@pytest.mark.nightly
+def test_a_slow_rank_is_waited_for_and_seen(nightly: Results) -> None:
+    nightly.codes("slow rank", [0] * WORLD)
+    for steps in nightly.of("slow rank", "steps"):
         first, second = steps[1]["longest"]
         assert second > 0.9 * SLOW_S > first
         assert steps[1]["iteration"] > 0.9 * SLOW_S
         assert max(steps[3]["longest"]) < 0.5 * SLOW_S
-    rows = (results.folder / "slow rank" / "csv" / "run" / "DIP_measured_s.csv").read_text().splitlines()
+    rows = (nightly.folder / "slow rank" / "csv" / "run" / "DIP_measured_s.csv").read_text().splitlines()
     measured = [float(row.split(",")[1]) for row in rows[1:]]
     assert len(measured) == 4
     assert measured[1] > 0.9 * SLOW_S > measured[3]
