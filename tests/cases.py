@@ -124,9 +124,9 @@ class Case:
             problem, {task.id: rng.random() for task in problem.tasks}, 0.1, lambda _: rng.random() < split
         )
         plan = random_order(problem, rng)
-        # Half of the cases compute something again.
+        # Half of the cases without split backwards compute something again.
         other = random.Random(self.seed * 7 + replica)
-        return replace(plan, strategies=random_strategies(problem, other)) if self.seed % 2 else plan
+        return replace(plan, strategies=random_strategies(problem, other)) if self.seed % 2 and not split else plan
 
     @property
     def samples(self) -> list:
