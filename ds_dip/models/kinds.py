@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ds_dip.models.spec import Layer, TensorSpec
+from ds_dip.models.spec import Layer, Model, TensorSpec
 
 #: Label of a token that is not supervised.
 IGNORED = -100
@@ -100,3 +100,9 @@ def head(hidden: int, vocabulary: int) -> Layer:
     """Last layer of a language model: final norm and logits [N, vocabulary]; the loss reads ``labels`` beside it."""
     options = {"hidden": hidden, "vocabulary": vocabulary}
     return Layer("head", (TensorSpec(("tokens", vocabulary)),), ("labels",), options)
+
+
+def loses(model: Model, module: str, index: int) -> bool:
+    """Whether the loss follows a layer in its stage."""
+    layers = model.module(module).layers
+    return module == model.loss_module and index == len(layers) - 1 and layers[index].kind == "head"

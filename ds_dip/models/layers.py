@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,16 +83,26 @@ class Attention(nn.Module):
         self.project = _linear(options["hidden"], width + 2 * self.groups * self.head_dim, bias)
         self.output = _linear(width, options["hidden"], bias, _residual_scale(options))
 
-    def forward(self, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
-        """Mix the rows of each instance."""
-        projected = self.project(x).unflatten(-1, (-1, self.head_dim))
-        turned, value = projected.split((self.heads + self.groups, self.groups), dim=1)
+    def forward(self, x: Tensor, norm: nn.Module, context: Context) -> Tensor:
+        """Mix the rows of each instance, after ``norm``."""
+        tokens = context.sizes.tokens
+        projected: Any = context.projected(norm, self.project, x, norm.parameters())
+        turned, value = projected.unflatten(-1, (-1, self.head_dim)).split((self.heads + self.groups, self.groups), 1)
         if self.theta is not None:
             turned = rotate(turned, rotary(tokens, self.head_dim, self.theta, x.dtype, x.device))
         query, key = turned.split((self.heads, self.groups), dim=1)
         mixed = attention(query, key, value, tokens, causal=self.theta is not None)
         output: Tensor = self.output(mixed.flatten(1))
         return output
+
+
+def _silu_gate(inner: Tensor) -> Tensor:
+    gate, up = inner.chunk(2, dim=-1)
+    return functional.silu(gate) * up
+
+
+def _gelu(inner: Tensor) -> Tensor:
+    return functional.gelu(inner, approximate="tanh")
 
 
 class FeedForward(nn.Module):
@@ -103,16 +114,10 @@ class FeedForward(nn.Module):
         self.inner = _linear(options["hidden"], options["ffn"] * (1 + self.gated), bias)
         self.output = _linear(options["ffn"], options["hidden"], bias, _residual_scale(options))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform every row."""
-        inner = self.inner(x)
-        if self.gated:
-            gate, up = inner.chunk(2, dim=-1)
-            inner = functional.silu(gate) * up
-        else:
-            inner = functional.gelu(inner, approximate="tanh")
-        output: Tensor = self.output(inner)
-        return output
+    def forward(self, x: Tensor, norm: nn.Module, context: Context) -> Tensor:
+        """Transform every row, after ``norm``."""
+        inner = context.projected(norm, self.inner, x, norm.parameters())
+        return context.projected(_silu_gate if self.gated else _gelu, self.output, inner)
 
 
 class Block(nn.Module):
@@ -132,8 +137,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Attention, then feed-forward, each added to the residual stream."""
-        x = x + self.attention(self.attention_norm(x), context.sizes.tokens)
-        output: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        x = x + self.attention(x, self.attention_norm, context)
+        output: Tensor = x + self.feed_forward(x, self.feed_forward_norm, context)
         return output
 
 
@@ -157,8 +162,13 @@ class Merger(nn.Module):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Merge neighbours and project them to the language model's width."""
         order = squares(context.sizes.tokens, self.merge, x.device)
-        merged = self.norm(x).index_select(0, order).view(-1, self.merge * x.shape[1]) / self.merge
-        output: Tensor = self.output(torch.tanh(self.inner(merged)))
+
+        def merge(x: Tensor) -> Tensor:
+            normed: Tensor = self.norm(x)
+            return normed.index_select(0, order).view(-1, self.merge * x.shape[1]) / self.merge
+
+        inner = context.projected(merge, self.inner, x, self.norm.parameters())
+        output: Tensor = self.output(torch.tanh(inner))
         return output
 
 
@@ -200,8 +210,7 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Logits of the next token at every row."""
-        logits: Tensor = self.project(self.norm(x))
-        return logits
+        return context.projected(self.norm, self.project, x, self.norm.parameters())
 
 
 BUILDERS: Mapping[str, Callable[[Layer], nn.Module]] = {
