@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from ds_dip.planner import Planner, PlannerSettings, StageTime
 from ds_dip.planner.adaptation import FIRST, PROBED, Adaptation
 from ds_dip.planner.times import VERSION, StageSeconds, StepTimes, step_times
 from ds_dip.programs.program import Stage
-from tests.planner_cases import settings
+from tests.planner_cases import drawn, settings
 from tests.test_planner_times import Measured
 
 Slow = Callable[[int, Stage, int], float]
@@ -128,3 +129,10 @@ def test_a_stage_that_the_batch_does_not_have_is_refused() -> None:
     odd = StageSeconds(Stage("F", "audio", 0, 0, 0), 1.0)
     with pytest.raises(ValueError, match="step 3 was measured with a stage that it does not have"):
         run.adaptation.take(StepTimes(VERSION, 3, 1.0, 1.0, 0.0, (odd,)))
+
+
+def test_a_step_whose_samples_cannot_be_read_says_nothing() -> None:
+    run = Run(settings({"broken": drawn(1)[0]}))
+    times = step_times(run.truth.plan(0), Measured(0, run.truth.plan(0).stages, 1.0), 0, 0.0)
+    assert not run.adaptation.take(replace(times, step=1))
+    assert run.planner.corrections == Corrections()

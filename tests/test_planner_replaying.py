@@ -13,8 +13,10 @@ from ds_dip.costs.corrections import Corrections, Fit
 from ds_dip.models.spec import Layer, Module
 from ds_dip.partition import make_partition
 from ds_dip.planner import FollowerSource, MemoryChannel, Planner, PlannerSettings, PlanSourceError, StepPlan
+from ds_dip.planner.record import seal
 from ds_dip.planner.recording import Recording
 from ds_dip.planner.replaying import ReplayError, ReplayingSource, check_recording, difference
+from ds_dip.programs.program import PostSend
 from tests.planner_cases import LAYER, MODEL, Samples, settings
 from tests.recording_cases import PLANNER, RUN, record, run_of, scaled
 
@@ -129,3 +131,13 @@ def test_samples_of_other_sizes_are_refused(tmp_path: Path) -> None:
     recording = Recording(record(tmp_path, scaled(PLANNER.plan(0))))
     with pytest.raises(PlanSourceError, match="sample 's[0-9]+' has other sizes than were recorded"):
         ReplayingSource(Planner(settings(), Changed()), recording).next(0)
+
+
+def test_programs_that_would_hang_are_refused(tmp_path: Path, plans: list[StepPlan]) -> None:
+    first, *others = plans[0].programs
+    sends = [i for i in first.instructions if isinstance(i, PostSend)]
+    without = replace(first, instructions=tuple(i for i in first.instructions if i is not sends[0]))
+    broken = seal(replace(plans[0], programs=(without, *others)))
+    leader = ReplayingSource(Planner(settings()), Recording(record(tmp_path, scaled(broken))))
+    with pytest.raises(PlanSourceError, match="step 0 cannot be planned: the plan's programs could not run"):
+        leader.next(0)

@@ -18,6 +18,7 @@ from ds_dip.costs.corrections import ITERATION, Corrections, Measurement
 from ds_dip.costs.deviations import Deviations
 from ds_dip.planner.plan import Planner
 from ds_dip.planner.times import StepTimes
+from ds_dip.planning.cut import PlanningError
 
 #: Steps from which each changes the lines at once.
 FIRST = 4
@@ -61,11 +62,16 @@ class Adaptation:
     def take(self, times: StepTimes) -> bool:
         """Take a step in; whether the planner's corrections have changed.
 
-        Raises ValueError for a stage that is none of the planner's.
+        A step whose batch the planner cannot make says nothing. Raises ValueError for a stage that is none of the
+        planner's.
         """
         planner, before = self._planner, self._planner.corrections
         try:
-            measured = planner.measurements(planner.batches.of(times.step), times.stages)
+            batch = planner.batches.of(times.step)
+        except PlanningError:
+            return False
+        try:
+            measured = planner.measurements(batch, times.stages)
         except LookupError as error:
             raise ValueError(f"step {times.step} was measured with a stage that it does not have: {error}") from error
         self._told, self._cost = self._told + 1, times.cost

@@ -10,9 +10,10 @@ from ds_dip.planner.channel import Channel
 from ds_dip.planner.client import Answer
 from ds_dip.planner.leader import LeaderSource
 from ds_dip.planner.plan import Planner
-from ds_dip.planner.record import StepPlan, check_plan
+from ds_dip.planner.record import StepPlan
 from ds_dip.planner.recording import RecordedStep, Recording, Run
 from ds_dip.planner.settings import PlannerSettings
+from ds_dip.planner.verification import Verifier
 
 #: How a recorded fallback is counted.
 RECORDED = "recorded"
@@ -30,7 +31,7 @@ class ReplayingSource(LeaderSource):
 
     def __init__(self, planner: Planner, recording: Recording, channel: Channel | None = None) -> None:
         super().__init__(planner, channel, correct=False)
-        self._recording = recording
+        self._recording, self._verifier = recording, Verifier(planner)
         self._known: set[str] = set()
 
     def next(self, step: int) -> StepPlan:
@@ -49,7 +50,7 @@ class ReplayingSource(LeaderSource):
             _refuse(self._recording, difference(run, self._planner.settings, length))
             self._known.add(found.run)
         _refuse(self._recording, other_samples(found, self._planner))
-        check_plan(found.plan, self._planner.settings.model, self._planner.settings.partition)
+        self._verifier.check_programs(found.plan)
         return Answer(found.plan)
 
 
