@@ -7,9 +7,10 @@ import math
 import pytest
 
 from ds_dip.models import load_model
+from ds_dip.models.parameters import parameters
 from ds_dip.models.spec import Layer, Model, Module, TensorSpec
 from ds_dip.partition import make_partition
-from ds_dip.partition.memory import Memory, parameters
+from ds_dip.partition.memory import Memory
 from tests.partition_cases import CONFIGS, QUICKSTART
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 
+from ds_dip.models.parameters import parameters
 from ds_dip.models.partition import Chunk, Partition
-from ds_dip.models.spec import ELEMENT_BYTES, Layer, Model
+from ds_dip.models.spec import ELEMENT_BYTES, Model
 
 #: Bytes a trained parameter of Adam's two moments, and of the fp32 copy that half precision trains.
 _MOMENTS, _MASTER, _FP32 = 8, 4, 4
@@ -56,32 +55,3 @@ class Memory:
             return limit
         left = self.bytes * (1 - self.headroom) - state - self.link_depth * message
         return left if limit is None else min(left, limit)
-
-
-def parameters(layer: Layer) -> int:
-    """The number of parameters of a layer (see ``models.kinds``).
-
-    A layer of another kind tells its own as the option ``weights``; one that does not counts as a
-    square matrix as wide as its output, as its operations do.
-    """
-    if layer.kind in _PARAMETERS:
-        return _PARAMETERS[layer.kind](layer.options)
-    width = max((prod(d for d in spec.dims if isinstance(d, int)) for spec in layer.output), default=1)
-    return int(layer.options.get("weights", width * width))
-
-
-def _matrices(o: Mapping[str, int]) -> int:
-    """Weights of a block's projections and of its feed-forward."""
-    return o["hidden"] * ((2 * o["heads"] + 2 * o["kv_heads"]) * o["head_dim"] + (2 + o["gated"]) * o["ffn"])
-
-
-_PARAMETERS: Mapping[str, Callable[[Mapping[str, int]], int]] = {
-    "patch_embedding": lambda o: (o["patch"] ** 2 * o["channels"] + 1 + 2 * o["side"]) * o["hidden"],
-    "encoder_block": lambda o: (
-        _matrices(o) + (o["heads"] + 2 * o["kv_heads"]) * o["head_dim"] + (1 + o["gated"]) * o["ffn"] + 6 * o["hidden"]
-    ),
-    "merger": lambda o: o["merge"] * o["hidden"] * o["output"] + o["output"] ** 2 + 2 * o["output"] + 2 * o["hidden"],
-    "token_embedding": lambda o: o["vocabulary"] * o["hidden"],
-    "decoder_block": lambda o: _matrices(o) + 2 * o["hidden"],
-    "head": lambda o: o["hidden"] * o["vocabulary"] + o["hidden"],
-}
