@@ -37,10 +37,11 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One use of an operator."""
+    """One use of an operator; an all-reduce is of the forward, the backward or both (``passes``)."""
 
     operator: str
     shape: Shape
+    passes: str = "FB"
 
 
 def _rows(per_row: Callable[[Shape], tuple[float, float, float]]) -> Operator:
@@ -138,7 +139,8 @@ def is_composed(layer: Layer) -> bool:
 def calls(layer: Layer, sizes: Sizes, tensor_parallel: int = 1, *, loss: bool = False) -> list[Call]:
     """The operators of one layer's forward on one of ``tensor_parallel`` ranks, in their order.
 
-    Projections are cut by columns, then by rows, heads among the ranks: each block adds two all-reduces. With
+    Projections are cut by columns, then by rows, heads among the ranks: each block adds two all-reduces, the merger
+    one, embeddings of tokens one of the forward and the head one of the backward. Every rank does all norms. With
     ``loss`` the cross-entropy follows the head. Raises ValueError where heads do not divide by the ranks.
     """
     o = layer.options
@@ -148,7 +150,8 @@ def calls(layer: Layer, sizes: Sizes, tensor_parallel: int = 1, *, loss: bool = 
         )
     found = _LAYERS[layer.kind](o, sizes, tensor_parallel)
     if loss:
-        found.append(Call("cross_entropy", {"vocabulary": o["vocabulary"], "rows": sum(sizes.tokens)}))
+        vocabulary = -(-o["vocabulary"] // tensor_parallel)
+        found.append(Call("cross_entropy", {"vocabulary": vocabulary, "rows": sum(sizes.tokens)}))
     return found
 
 
@@ -175,9 +178,7 @@ def _block(o: Shape, sizes: Sizes, tp: int, *, encoder: bool) -> list[Call]:
     found += [linear(heads * head_dim, hidden), added, norm]
     activation = Call("silu_gate" if o["gated"] else "gelu", {"width": inner, "rows": n})
     found += [linear(hidden, inner * (1 + o["gated"])), activation, linear(inner, hidden), added]
-    if tp > 1:
-        found += [Call("all_reduce", {"group": tp, "elements": n * hidden})] * 2
-    return found
+    return found + 2 * _sum(tp, n * hidden)
 
 
 def _patches(o: Shape, sizes: Sizes, _: int) -> list[Call]:
@@ -185,31 +186,38 @@ def _patches(o: Shape, sizes: Sizes, _: int) -> list[Call]:
     return [Call("patch_embedding", shape | {"rows": sum(sizes.tokens)})]
 
 
-def _merger(o: Shape, sizes: Sizes, _: int) -> list[Call]:
+def _merger(o: Shape, sizes: Sizes, tp: int) -> list[Call]:
     n, m, hidden, output = sum(sizes.tokens), sum(sizes.merged), o["hidden"], o["output"]
-    wide = o["merge"] * hidden
-    return [
+    wide, inner = o["merge"] * hidden, -(-output // tp)
+    found = [
         Call("layer_norm", {"width": hidden, "rows": n}),
         Call("gather", {"width": hidden, "rows": n}),
-        Call("linear", {"inputs": wide, "outputs": output, "bias": 1, "rows": m}),
-        Call("tanh", {"width": output, "rows": m}),
-        Call("linear", {"inputs": output, "outputs": output, "bias": 1, "rows": m}),
+        Call("linear", {"inputs": wide, "outputs": inner, "bias": 1, "rows": m}),
+        Call("tanh", {"width": inner, "rows": m}),
+        Call("linear", {"inputs": inner, "outputs": output, "bias": 1, "rows": m}),
     ]
+    return found + _sum(tp, m * output, "F") + _sum(tp, n * hidden, "B")
 
 
-def _tokens(o: Shape, sizes: Sizes, _: int) -> list[Call]:
+def _sum(tp: int, elements: int, passes: str = "FB") -> list[Call]:
+    return [Call("all_reduce", {"group": tp, "elements": elements}, passes)] if tp > 1 else []
+
+
+def _tokens(o: Shape, sizes: Sizes, tp: int) -> list[Call]:
     n = sum(sizes.tokens)
     placed = Call("placement", {"width": o["hidden"], "rows": n})
-    found = [Call("embedding", {"vocabulary": o["vocabulary"], "width": o["hidden"], "rows": n})]
+    found = [Call("embedding", {"vocabulary": -(-o["vocabulary"] // tp), "width": o["hidden"], "rows": n})]
+    found += _sum(tp, n * o["hidden"], "F")
     return found + [placed] * sum(name.startswith(PLACEHOLDER) for name in o)
 
 
 def _head(o: Shape, sizes: Sizes, tp: int) -> list[Call]:
-    n, outputs = sum(sizes.tokens), o["vocabulary"] // tp
-    return [
+    n, outputs = sum(sizes.tokens), -(-o["vocabulary"] // tp)
+    found = [
         Call("rms_norm", {"width": o["hidden"], "rows": n}),
         Call("linear", {"inputs": o["hidden"], "outputs": outputs, "bias": 0, "rows": n}),
     ]
+    return found + _sum(tp, n * o["hidden"], "B")
 
 
 _LAYERS: Mapping[str, Callable[[Shape, Sizes, int], list[Call]]] = {
@@ -219,6 +227,7 @@ _LAYERS: Mapping[str, Callable[[Shape, Sizes, int], list[Call]]] = {
     "token_embedding": _tokens,
     "decoder_block": lambda o, sizes, tp: _block(o, sizes, tp, encoder=False),
     "head": _head,
+    "text_output": lambda o, sizes, _: [Call("rms_norm", {"width": o["hidden"], "rows": sum(sizes.tokens)})],
 }
 #: Kinds of layers that ``calls`` knows.
 LAYER_KINDS = tuple(_LAYERS)

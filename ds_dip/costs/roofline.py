@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from ds_dip.costs.operations import is_known, operations
+from ds_dip.costs.operations import Operations, is_known, operations
 from ds_dip.costs.operators import LINKS, OPERATORS, Shape, link_bytes
+from ds_dip.costs.parallel import ALONE, TensorParallel, check_heads
 from ds_dip.models.spec import ELEMENT_BYTES, Layer, Model, Sizes
 
 #: Operators of a layer, among which its overhead is shared.
@@ -48,12 +49,18 @@ class Rates:
 class Roofline:
     """The cost model of a model at some rates.
 
-    ``guessed`` names the layers ``(module, index)`` of a kind whose operations are not known here
-    and whose options say no ``flops_per_token``: they count as one unit a token.
+    With ``parallel`` a rank is a group of devices, and seconds and bytes are those of each. ``guessed`` names the
+    layers ``(module, index)`` of a kind whose operations are not known here and whose options say no
+    ``flops_per_token``: they count as one unit a token.
+    Raises ValueError where heads do not divide among the devices of a rank.
     """
 
     model: Model
     rates: Rates = field(default_factory=Rates)
+    parallel: TensorParallel = ALONE
+
+    def __post_init__(self) -> None:
+        check_heads(self.model, self.parallel.degree)
 
     @property
     def guessed(self) -> tuple[tuple[str, int], ...]:
@@ -71,16 +78,28 @@ class Roofline:
 
     def layer(self, layer: Layer, sizes: Sizes) -> float:
         """Seconds of one layer's forward."""
-        count = operations(layer, sizes)
-        traffic = (count.moved + count.weights) * ELEMENT_BYTES[self.rates.compute]
-        return self.rates.layer_overhead + max(count.flops / self.rates.flops, traffic / self.rates.memory)
+        count = operations(layer, sizes, self.parallel)
+        return self._work(count) + self._sums(count.sums)
 
     def backward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Seconds of the backward; a frozen module computes the gradients of its inputs only, half of the work."""
         if not self.model.backward(module):
             return 0.0
-        share = 0.5 if self.model.module(module).frozen else 1.0
-        return share * self.rates.backward_ratio * self.forward(module, start, stop, sizes)
+        own = self.model.module(module)
+        counts = [operations(layer, sizes, self.parallel) for layer in own.layers[start:stop]]
+        work = (0.5 if own.frozen else 1.0) * self.rates.backward_ratio * sum(map(self._work, counts))
+        return work + sum(self._sums(count.backward_sums) for count in counts)
+
+    def _work(self, count: Operations) -> float:
+        """Seconds of a forward without what devices send each other."""
+        traffic = (count.moved + count.weights) * ELEMENT_BYTES[self.rates.compute]
+        return self.rates.layer_overhead + max(count.flops / self.rates.flops, traffic / self.rates.memory)
+
+    def _sums(self, elements: tuple[float, ...]) -> float:
+        """Seconds of all-reduces among the devices of a rank."""
+        if self.parallel.degree == 1:
+            return 0.0
+        return sum(self.parallel.reduce_seconds(own * ELEMENT_BYTES[self.rates.compute]) for own in elements)
 
     def activation_bytes(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Bytes kept for the backward; what only lives inside a layer's forward is not counted."""
@@ -88,11 +107,11 @@ class Roofline:
 
     def layer_bytes(self, layer: Layer, sizes: Sizes) -> float:
         """Bytes that one layer keeps."""
-        return float(operations(layer, sizes).kept * ELEMENT_BYTES[self.rates.compute])
+        return float(operations(layer, sizes, self.parallel).kept * ELEMENT_BYTES[self.rates.compute])
 
     def transfer(self, bytes: float) -> float:
-        """Seconds that ``bytes`` take to another rank."""
-        return self.rates.link_latency + bytes / self.rates.link
+        """Seconds that ``bytes`` take to another rank; each device of a rank sends its rows over its own port."""
+        return self.rates.link_latency + bytes / self.parallel.rows / self.rates.link
 
     def around(self, kind: str, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Seconds of a stage outside of the engine's two marks: none is known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from ds_dip.costs.model import CostModel
@@ -21,6 +22,7 @@ def build_problem(
     compute: str = "float32",
     forward_only: bool = False,
     memory_capacity: float | Sequence[float | None] | None = None,
+    tails: Sequence[float] | None = None,
 ) -> Problem:
     """The tasks of a batch: a forward, and where the module has one a backward, per chunk and sub-microbatch.
 
@@ -30,9 +32,19 @@ def build_problem(
     ``compute`` names the data type. Activations are acquired when a forward starts and released
     when its backward ends, or its forward where it has none. Seconds and bytes.
     ``memory_capacity`` is bytes a rank, one number for all ranks or one each; None is no limit.
+    ``tails`` are seconds that every rank still needs after its last backward (see ``costs.ending``): each of its
+    backwards has them, and the last one's count.
     Task ids are dense and follow (microbatch, module, sub-microbatch, chunk, kind).
     """
-    return _Builder(batch, model, partition, costs, compute, forward_only).problem(memory_capacity)
+    problem = _Builder(batch, model, partition, costs, compute, forward_only).problem(memory_capacity)
+    return problem if tails is None else _ending(problem, tails)
+
+
+def _ending(problem: Problem, tails: Sequence[float]) -> Problem:
+    if len(tails) != problem.ranks:
+        raise ValueError(f"tails has {len(tails)} values for {problem.ranks} ranks: give one a rank")
+    tasks = tuple(replace(t, tail=float(tails[t.rank])) if t.kind == "B" else t for t in problem.tasks)
+    return replace(problem, tasks=tasks)
 
 
 class _Builder:
