@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
-
 from ds_dip.data.metadata import SampleMetadata
 from ds_dip.files import FileError, read_text
 
