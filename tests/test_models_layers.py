@@ -93,7 +93,7 @@ def test_attention_is_the_textbooks(causal):
     block = build(kinds.decoder_block(WIDTH, 2, 100) if causal else kinds.encoder_block(WIDTH, 2))
     x = torch.randn(7, 12, dtype=torch.float64)
     expected = x + reference_attention(block, x, causal)
-    expected = expected + block.feed_forward(block.feed_forward_norm(expected))
+    expected = expected + block.feed_forward(expected, block.feed_forward_norm, context([7]))
     torch.testing.assert_close(block(x, context([7])), expected, rtol=1e-12, atol=1e-12)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import log
 
 import torch
@@ -146,12 +147,12 @@ class DiffusionBlock(nn.Module):
     def forward(self, x: Conditioned, context: Context) -> Conditioned:
         """Three parts, each added to the patches."""
         patches, text, modulation = x
-        sizes = context.sizes.tokens
         shared = modulation.view(len(modulation), MODULATIONS, -1) + self.table
-        shift, scale, gate, shift2, scale2, gate2 = (_per_row(own, sizes) for own in shared.unbind(1))
-        patches = patches + gate * self.attention(_modulate(patches, shift, scale), sizes)
+        shift, scale, gate, *others = (_per_row(own, context.sizes.tokens) for own in shared.unbind(1))
+        patches = patches + gate * self.attention(patches, partial(_modulate, shift=shift, scale=scale), context)
         patches = patches + self.cross(patches, text, context)
-        patches = patches + gate2 * self.feed_forward(_modulate(patches, shift2, scale2))
+        shift, scale, gate = others
+        patches = patches + gate * self.feed_forward(patches, partial(_modulate, shift=shift, scale=scale), context)
         return patches, text, modulation
 
 

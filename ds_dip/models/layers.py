@@ -22,6 +22,8 @@ from ds_dip.models.spec import Layer
 
 #: What the first layer of a module gets: outputs per upstream module.
 Upstream = Mapping[str, Tensor | tuple[Tensor, ...]]
+#: What rows go through before a projection.
+Norm = Callable[[Tensor], Tensor]
 
 
 #: Standard deviation of the initial embeddings of tokens and positions.
@@ -84,9 +86,10 @@ class Attention(nn.Module):
         self.project = linear(options["hidden"], width + 2 * self.groups * self.head_dim, bias)
         self.output = linear(width, options["hidden"], bias, residual_scale(options))
 
-    def forward(self, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
-        """Mix the rows of each instance."""
-        projected = self.project(x).unflatten(-1, (-1, self.head_dim))
+    def forward(self, x: Tensor, norm: Norm, context: Context) -> Tensor:
+        """Mix the rows of each instance, after ``norm``."""
+        tokens = context.sizes.tokens
+        projected = self.project(norm(x)).unflatten(-1, (-1, self.head_dim))
         turned, value = projected.split((self.heads + self.groups, self.groups), dim=1)
         if self.theta is not None:
             turned = rotate(turned, rotary(tokens, self.head_dim, self.theta, x.dtype, x.device))
@@ -105,9 +108,9 @@ class FeedForward(nn.Module):
         self.inner = linear(options["hidden"], options["ffn"] * (1 + self.gated), bias)
         self.output = linear(options["ffn"], options["hidden"], bias, residual_scale(options))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform every row."""
-        inner = self.inner(x)
+    def forward(self, x: Tensor, norm: Norm, context: Context) -> Tensor:
+        """Transform every row, after ``norm``."""
+        inner = self.inner(norm(x))
         if self.gated:
             gate, up = inner.chunk(2, dim=-1)
             inner = functional.silu(gate) * up
@@ -134,8 +137,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Attention, then feed-forward, each added to the residual stream."""
-        x = x + self.attention(self.attention_norm(x), context.sizes.tokens)
-        output: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        x = x + self.attention(x, self.attention_norm, context)
+        output: Tensor = x + self.feed_forward(x, self.feed_forward_norm, context)
         return output
 
 
