@@ -124,8 +124,6 @@ def test_embedding_and_head_reduce_in_one_pass_and_the_merger_in_both() -> None:
 def test_composed_layers_reduce_as_often() -> None:
     sizes = Sizes((16,), (4,))
     for layer in LAYERS:
-        if layer.kind in ("video_embedding", "diffusion_block", "video_output"):
-            continue
         count = operations(layer, sizes, TensorParallel(2))
         for kind, wanted in (("F", count.sums), ("B", count.backward_sums)):
             found = [

@@ -135,7 +135,7 @@ def operator_columns(name: str, shape: Shape, rates: Rates) -> tuple[float, floa
     overhead = rates.layer_overhead / OPERATORS_A_LAYER
     forward = overhead + max(work.flops / rates.flops, traffic / rates.memory)
     backward = 0.0 if name == "optimizer_step" else rates.backward_ratio * forward
-    if name in ("embedding", "patch_embedding"):
+    if name in ("embedding", "patch_embedding", "latent_embedding"):
         return forward, 0.0, backward, work.kept * width
     share = 0.5 if work.weights else 0.0
     return forward, backward * (1 - share), backward * share, work.kept * width

@@ -47,12 +47,12 @@ def _drawn(context: Context, latents: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(times).to(latents), torch.cat(noise).to(latents)
 
 
-def _per_row(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+def per_row(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Every instance's row of ``x`` [instances, D] for each of its ``sizes`` rows."""
     return x.repeat_interleave(torch.tensor(sizes, dtype=torch.int64, device=x.device), dim=0, output_size=sum(sizes))
 
 
-def _modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """Norm without weights of its own, scaled and shifted."""
     return functional.layer_norm(x, x.shape[-1:], eps=1e-6) * (1 + scale) + shift
 
@@ -86,7 +86,7 @@ class VideoEmbedding(nn.Module):
             )
         latents = context.fields[self.field]
         times, noise = _drawn(context, latents)
-        mixed = torch.lerp(latents, noise, _per_row(times[:, None], sizes.tokens)).to(self.project.weight.dtype)
+        mixed = torch.lerp(latents, noise, per_row(times[:, None], sizes.tokens)).to(self.project.weight.dtype)
         embedded = self.project(mixed) + self._positions(sizes.tokens)
         modulation = self.outer(functional.silu(self.inner(self._spread(times))))
         return embedded, self.text(text.to(self.text.weight.dtype)), self.modulation(functional.silu(modulation))
@@ -148,11 +148,11 @@ class DiffusionBlock(nn.Module):
         """Three parts, each added to the patches."""
         patches, text, modulation = x
         shared = modulation.view(len(modulation), MODULATIONS, -1) + self.table
-        shift, scale, gate, *others = (_per_row(own, context.sizes.tokens) for own in shared.unbind(1))
-        patches = patches + gate * self.attention(patches, partial(_modulate, shift=shift, scale=scale), context)
+        shift, scale, gate, *others = (per_row(own, context.sizes.tokens) for own in shared.unbind(1))
+        patches = patches + gate * self.attention(patches, partial(modulate, shift=shift, scale=scale), context)
         patches = patches + self.cross(patches, text, context)
         shift, scale, gate = others
-        patches = patches + gate * self.feed_forward(patches, partial(_modulate, shift=shift, scale=scale), context)
+        patches = patches + gate * self.feed_forward(patches, partial(modulate, shift=shift, scale=scale), context)
         return patches, text, modulation
 
 
@@ -169,8 +169,8 @@ class VideoOutput(nn.Module):
         """Velocities of every patch."""
         patches, _, modulation = x
         shared = modulation.view(len(modulation), MODULATIONS, -1)[:, :2] + self.table
-        shift, scale = (_per_row(own, context.sizes.tokens) for own in shared.unbind(1))
-        output: Tensor = self.project(_modulate(patches, shift, scale))
+        shift, scale = (per_row(own, context.sizes.tokens) for own in shared.unbind(1))
+        output: Tensor = self.project(modulate(patches, shift, scale))
         return output
 
 

@@ -41,6 +41,8 @@ from ds_dip.models.spec import Layer, TensorSpec
 TIMESTEP = 256
 #: Shifts, scales and gates of a diffusion block's two modulated parts.
 MODULATIONS = 6
+#: The layers of a diffusion transformer.
+DIFFUSION = ("video_embedding", "diffusion_block", "video_output")
 #: Label of a token that is not supervised.
 IGNORED = -100
 #: Option of a token embedding that holds the token standing for one output row of an upstream module.
