@@ -18,6 +18,7 @@ from ds_dip.partition.memory import Memory
 from ds_dip.partition.scoring import Scorer
 from ds_dip.partition.workload import Workload
 from ds_dip.planning import build_problem, cut
+from ds_dip.planning.split import split
 from ds_dip.scheduling import lower_bound
 from tests.partition_cases import QUICKSTART, schedule
 
@@ -72,6 +73,13 @@ def test_a_makespan_lasts_until_every_ranks_tail() -> None:
     assert lower_bound(ended)[0] >= 100.0 > lower_bound(plain)[0]
     assert all(task.tail == 0.0 for task in ended.tasks if task.kind == "F")
     assert problem(partition, (1.0, 1.0), forward_only=True) == problem(partition, None, forward_only=True)
+
+
+def test_a_backward_that_is_split_has_its_tail_in_both_parts() -> None:
+    whole = problem(make_partition(QUICKSTART, 2), (0.25, 1.0))
+    ended, weight = split(whole, {task.id: 0.5 for task in whole.tasks}, 0.1)
+    assert weight
+    assert all(task.tail == (0.25, 1.0)[task.rank] for task in ended.tasks if task.kind != "F")
 
 
 def test_a_tail_a_rank_is_asked_for() -> None:

@@ -21,9 +21,11 @@ from ds_dip.models.spec import Model, Sizes
 from ds_dip.planning.batch import Batch
 from ds_dip.planning.build import build_problem
 from ds_dip.planning.cut import cut
+from ds_dip.planning.split import split
 from ds_dip.programs import compile_programs
 from ds_dip.runtime.executor import Executor
 from ds_dip.runtime.transport import MemoryLinks
+from ds_dip.runtime.weights import let_put_off
 from tests.cases import RandomCosts, random_order, random_partition
 from tests.test_executor import Compute, dtype_of, largest_error, loaded
 
@@ -71,8 +73,13 @@ def whole(layers: dict[str, list[torch.nn.Module]], model: Model, samples: list[
 
 
 def pipelined(layers: dict[str, list[torch.nn.Module]], model: Model, partition: Any, batch: Batch, seed: int) -> float:
-    problem = build_problem(batch, model, partition, RandomCosts(seed), compute="float64")
-    plan = random_order(problem, random.Random(seed))
+    """The same by ranks in threads, in a random valid order; every third time weight gradients are put off."""
+    problem, rng = build_problem(batch, model, partition, RandomCosts(seed), compute="float64"), random.Random(seed)
+    if seed % 3 == 0:
+        problem, _ = split(problem, {task.id: rng.random() for task in problem.tasks}, 0.1)
+        for layer in (layer for chain in layers.values() for layer in chain):
+            let_put_off(layer)
+    plan = random_order(problem, rng)
     programs = compile_programs(plan.problem, plan.order, plan.start, plan.end, batch, model, partition, link_depth=2)
     links = MemoryLinks(20.0)
 
