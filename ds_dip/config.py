@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ds_dip.costs.strategies import STRATEGIES
+
 BLOCK = "dip"
 #: What a deadline may be: long enough to be kept, and what clocks can count.
 SECONDS = "a number from 0.1 to 1000000"
@@ -167,6 +169,12 @@ class DIPConfig(_Block):
         "a number above 0, a list with one or null for each rank, or null",
         "memory for activations in 10^9 bytes, for every rank or each; null is no limit",
     )
+    memory_strategies: tuple[Literal["none", "selective", "full"], ...] | None = _setting(
+        None,
+        'a list of "none", "selective" and "full", or null',
+        "what a plan may choose from for each stage; null is all three where memory_gb is set, none else",
+        min_length=1,
+    )
     trace: TraceConfig = _setting(TraceConfig, "an object", "timelines of steps")
     record: RecordConfig = _setting(RecordConfig, "an object", "plans and measured times, to look at and to repeat")
     replay: str | None = _setting(
@@ -175,6 +183,17 @@ class DIPConfig(_Block):
         "a recorded run whose plans this one takes, step by step; null plans anew",
         min_length=1,
     )
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether strategies are offered without being asked for: a split backward keeps everything."""
+        return self.memory_gb is not None and self.split_backward is None
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The memory strategies that a plan may choose from, the fastest first."""
+        given = self.memory_strategies or (STRATEGIES if self._chooses else STRATEGIES[:1])
+        return tuple(name for name in STRATEGIES if name in given)
 
     def capacity(self, ranks: int) -> tuple[float | None, ...]:
         """Bytes for activations on each of ``ranks`` ranks, ``None`` where there is no limit.
@@ -218,6 +237,11 @@ def _refuse_contradictions(config: DIPConfig) -> None:
                     f'"{BLOCK}.{key}" is {show(getattr(config, key))}, but the file of "{BLOCK}.partition" says it '
                     "already; leave one of the two out"
                 )
+    if config.split_backward is not None and config.strategies != STRATEGIES[:1]:
+        raise ConfigError(
+            f'"{BLOCK}.split_backward" is {show(config.split_backward)}, and plans choose among the memory strategies '
+            f'{", ".join(config.strategies)}; set "{BLOCK}.memory_strategies" to ["none"], or leave the split out'
+        )
     if config.timeouts.plan_s <= config.planner.deadline_s:
         raise ConfigError(
             f'"{BLOCK}.timeouts.plan_s" is {config.timeouts.plan_s:g}, expected more than '

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model, Sizes
 from ds_dip.planning.batch import Batch
@@ -41,6 +42,16 @@ class Plan:
     order: tuple[tuple[int, ...], ...]
     start: tuple[float, ...]
     end: tuple[float, ...]
+    strategies: Mapping[int, str] = field(default_factory=dict)
+
+
+def random_strategies(problem: Problem, rng: random.Random) -> dict[int, str]:
+    """Any memory strategy for each stage, the same for its two tasks."""
+    drawn: dict[tuple, str] = {}
+    return {
+        task.id: drawn.setdefault((task.module, task.chunk, task.microbatch, task.sub), rng.choice(STRATEGIES))
+        for task in problem.tasks
+    }
 
 
 def random_partition(model: Model, ranks: int, laps: Mapping[str, int], rng: random.Random) -> Partition:
@@ -112,7 +123,10 @@ class Case:
         problem, _ = split_backwards(
             problem, {task.id: rng.random() for task in problem.tasks}, 0.1, lambda _: rng.random() < split
         )
-        return random_order(problem, rng)
+        plan = random_order(problem, rng)
+        # Half of the cases without split backwards compute something again.
+        other = random.Random(self.seed * 7 + replica)
+        return replace(plan, strategies=random_strategies(problem, other)) if self.seed % 2 and not split else plan
 
     @property
     def samples(self) -> list:

@@ -151,6 +151,19 @@ def test_every_key_is_documented_with_its_default(docs: str) -> None:
             assert f"`{json.dumps(default)}`" in row, f"the row of {name} misses the default {default}"
 
 
+def test_strategies_are_offered_under_a_memory_limit_and_where_they_are_asked_for() -> None:
+    def of(**block: Any) -> tuple[str, ...]:
+        return read_config({"dip": block}).strategies
+
+    assert of() == ("none",)
+    assert of(memory_gb=1.0) == of(memory_gb=[1.0, None]) == ("none", "selective", "full")
+    assert of(memory_strategies=["full", "none", "full"], memory_gb=1.0) == ("none", "full")
+    assert of(memory_strategies=["selective"]) == ("selective",)
+    for wrong in ([], ["some"], "full"):
+        with pytest.raises(ConfigError, match=r'"dip.memory_strategies" is .*, expected a list of "none", "selective"'):
+            of(memory_strategies=wrong)
+
+
 def test_reading_the_configuration_imports_neither_torch_nor_deepspeed() -> None:
     code = (
         "import sys; from ds_dip.config import read_config; from ds_dip.unsupported import refuse_unsupported; "

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from ds_dip.costs.composed import TableCosts
 from ds_dip.costs.devices import read_device
+from ds_dip.costs.memory import footprint
 from ds_dip.costs.operations import operations
 from ds_dip.costs.operators import calls
 from ds_dip.costs.parallel import ALONE, TensorParallel
 from ds_dip.costs.roofline import Rates, Roofline
+from ds_dip.costs.strategies import STRATEGIES, stage_costs
 from ds_dip.costs.table import LatencyTable, Row, Seconds
 from ds_dip.models import kinds, load_model
 from ds_dip.models.spec import Layer, Model, Module, Sizes
@@ -182,3 +184,32 @@ def test_a_layer_of_another_kind_is_done_by_every_device() -> None:
     layer = Layer("mine", kinds.text_output(4).output, options={"flops_per_token": 100, "weights": 7})
     sizes = Sizes((5,), (5,))
     assert operations(layer, sizes, TensorParallel(4)) == operations(layer, sizes)
+
+
+def test_sequence_parallel_devices_keep_a_share_of_a_layers_footprint() -> None:
+    sizes = Sizes((12, 20), (3, 5))
+    for layer in LAYERS:
+        if layer.kind in ("encoder_block", "decoder_block", "patch_embedding", "head", "text_output"):
+            whole, share, replicated = (
+                footprint(layer, sizes, "bfloat16", parallel=parallel)
+                for parallel in (ALONE, TensorParallel(4), TensorParallel(4, sequence=False))
+            )
+            assert share.kept == pytest.approx(whole.kept / 4), layer.kind
+            assert share.selective == pytest.approx(whole.selective / 4), layer.kind
+            assert whole.kept / 4 < replicated.kept <= whole.kept
+            assert share.backward < whole.backward or layer.kind in ("patch_embedding", "text_output")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_stage_of_several_devices_keeps_a_share_by_every_strategy(strategy: str) -> None:
+    sizes, rates, found = Sizes((64, 32), (64, 32)), Rates(compute="bfloat16"), []
+    for parallel in (ALONE, TensorParallel(4)):
+        costs = Roofline(IMAGES, rates, parallel)
+        (own,) = stage_costs(
+            costs, IMAGES, "language", 1, 2, sizes, inputs=96 * 8 * 2 / parallel.rows, compute="bfloat16",
+            strategies=(strategy,), parallel=parallel,
+        )  # fmt: skip
+        found.append(own)
+    whole, share = found
+    assert share.memory == pytest.approx(whole.memory / 4, rel=1e-3)
+    assert share.workspace < whole.workspace

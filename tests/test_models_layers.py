@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -229,3 +230,34 @@ def test_the_loss_is_the_sum_over_supervised_tokens(supervised):
     loss.backward()
     assert logits.grad is not None
     assert torch.equal(logits.grad.abs().sum(1) > 0, torch.tensor(supervised))
+
+
+@settings(deadline=None, max_examples=20)
+@given(sizes=st.lists(st.integers(1, 4), min_size=0, max_size=4), frozen=st.booleans(), moving=st.booleans())
+@pytest.mark.parametrize("kind", ["gated", "plain", "encoder", "merger", "head"])
+def test_a_selective_layer_gives_the_same_output_and_gradients_and_keeps_less(kind, sizes, frozen, moving):
+    plain = kinds.Width(hidden=12, heads=4, kv_heads=2, head_dim=4, ffn=20, gated=False)
+    layer = build(
+        {
+            "gated": kinds.decoder_block(WIDTH, 2, 100),
+            "plain": kinds.encoder_block(plain, 2),
+            "encoder": kinds.encoder_block(WIDTH, 2),
+            "merger": kinds.merger(12, 4, 6),
+            "head": kinds.head(12, 9),
+        }[kind]
+    ).requires_grad_(not frozen)
+    # Square images whose sides divide into squares of four patches.
+    merge = 4 if kind == "merger" else 1
+    tokens = [(2 * size) ** 2 if merge > 1 else size for size in sizes]
+    given_x = torch.randn(sum(tokens), 12, dtype=torch.float64)
+    found = []
+    for selective in (False, True):
+        x = given_x.clone().requires_grad_(moving)
+        layer.zero_grad()
+        output = layer(x, replace(context(tokens, merge), selective=selective))
+        assert output.requires_grad == (moving or not frozen)
+        if output.requires_grad:
+            output.sin().sum().backward()
+        found.append((output.detach(), x.grad, [p.grad for p in layer.parameters()]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)

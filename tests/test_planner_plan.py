@@ -12,10 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ds_dip.costs.corrections import Corrections, Measurement
+from ds_dip.costs.strategies import STRATEGIES
+from ds_dip.models.config import parse_model
+from ds_dip.partition import make_partition
 from ds_dip.planner import SCHEDULES, Planner, StepPlan
+from ds_dip.planner.record import check_plan
 from ds_dip.planner.times import StageSeconds
 from ds_dip.planning import PlanningError
-from ds_dip.programs import replay
+from ds_dip.programs import replay, strategies_of
 from ds_dip.programs.program import stages_of
 from tests.planner_cases import FEW, Samples, drawn, settings
 
@@ -128,6 +132,69 @@ def test_memory_is_never_exceeded_and_too_little_is_refused() -> None:
         Planner(settings(memory_capacity=(1.0, 1.0))).plan(0)
 
 
+LIMITED = parse_model(
+    {
+        "format": "ds-dip/model", "version": 1, "name": "small", "edges": [["vision", "language"]],
+        "modules": [
+            {"name": "vision", "kind": "image_encoder", "layers": 4, "hidden": 8, "heads": 2, "kv_heads": 2, "ffn": 24,
+             "gated": False, "patch": 2, "channels": 1, "image": 8, "merge": 4},
+            {"name": "language", "kind": "language_model", "layers": 6, "hidden": 8, "heads": 2, "kv_heads": 1,
+             "ffn": 24, "gated": True, "vocabulary": 32, "placeholders": {"vision": 4}, "rope_theta": 100},
+        ],
+    }
+)  # fmt: skip
+OF_LIMITED: dict[str, Any] = {
+    "model": LIMITED, "partition": make_partition(LIMITED, 2, {"language": 2}, {"vision": 3})
+}  # fmt: skip
+
+
+@FEW
+@given(st.integers(0, 100), st.lists(st.floats(0.1, 1.2), min_size=2, max_size=2), st.booleans(), st.data())
+def test_no_plan_exceeds_memory_whatever_the_strategies(
+    step: int, shares: list[float], late: bool, data: st.DataObject
+) -> None:
+    drawn_of = data.draw(st.lists(st.sampled_from(STRATEGIES), min_size=1, unique=True))
+    offered = tuple(name for name in STRATEGIES if name in drawn_of)
+    free = Planner(settings(evaluations=0, **OF_LIMITED)).plan(step).peak_memory
+    limits = tuple(share * most for share, most in zip(shares, free, strict=True))
+    planner = Planner(settings(memory_capacity=limits, strategies=offered, evaluations=30, **OF_LIMITED))
+    refusal = ""
+    try:
+        plan = planner.fallback(step, "late") if late else planner.plan(step)
+    except PlanningError as error:
+        refusal = str(error)
+    if refusal:
+        assert "does not fit into memory" in refusal
+        return
+    assert all(most <= limit for most, limit in zip(plan.peak_memory, limits, strict=True))
+    check_plan(plan, LIMITED, planner.settings.partition)
+    assert set(strategies_of(plan.programs).values()) <= set(offered)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_strategies_make_room_for_batches_that_do_not_fit_else(late: bool) -> None:
+    def plan(**changes: Any) -> StepPlan:
+        planner = Planner(settings(**changes, **OF_LIMITED))
+        return planner.fallback(0, "late") if late else planner.plan(0)
+
+    least = plan(strategies=("full",))
+    limits = tuple(1.1 * most for most in least.peak_memory)
+    with pytest.raises(PlanningError, match="does not fit into memory"):
+        plan(memory_capacity=limits)
+    assert "full" in strategies_of(plan(memory_capacity=limits, strategies=STRATEGIES).programs).values()
+
+
+def test_measured_backwards_are_compared_with_what_their_strategy_costs() -> None:
+    planner = Planner(settings(strategies=("full",)))
+    plan = planner.plan(0)
+    stage = next(s for s in stages_of(plan.programs[0]) if s.kind == "B")
+    one, other = (
+        planner.measurements(plan.batch, [StageSeconds(stage, 1.0, strategy)])[0].predicted
+        for strategy in ("none", "full")
+    )
+    assert other > one
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -138,6 +205,8 @@ def test_memory_is_never_exceeded_and_too_little_is_refused() -> None:
         ({"schedule": "best"}, "schedule is 'best': use one of dip, 1f1b, interleaved"),
         ({"evaluations": -1}, "evaluations is -1"),
         ({"loss": "mean"}, "loss is 'mean'"),
+        ({"strategies": ()}, r"strategies are \(\): give at least one of none, selective, full"),
+        ({"strategies": ("some",)}, "give at least one of none, selective, full"),
         ({"memory_capacity": (1.0,)}, "1 values for 2 ranks"),
     ],
 )

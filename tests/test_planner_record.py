@@ -104,6 +104,24 @@ def test_backwards_may_be_split_and_weights_are_not_computed_twice_or_without_on
             check_plan(replace(plan, programs=tuple(programs)), MODEL, planner.settings.partition)
 
 
+def by_strategy(plan: StepPlan, strategy: str, kinds: tuple[type, ...]) -> StepPlan:
+    first = plan.programs[0]
+    changed = [replace(i, strategy=strategy) if isinstance(i, kinds) else i for i in first.instructions]
+    return replace(plan, programs=(replace(first, instructions=tuple(changed)), *plan.programs[1:]))
+
+
+def test_strategies_are_read_back_and_a_wrong_one_is_refused() -> None:
+    full = Planner(settings(strategies=("full",))).plan(0)
+    assert decode_plan(encode_plan(full)) == full
+    assert {i.strategy for i in full.programs[0].instructions if isinstance(i, Backward)} == {"full"}
+    partition = PLANNER.settings.partition
+    check_plan(by_strategy(PLAN, "selective", (Forward, Backward)), MODEL, partition)
+    with pytest.raises(PlanError, match="by the memory strategy 'some', expected one of none, selective, full"):
+        check_plan(by_strategy(PLAN, "some", (Forward, Backward)), MODEL, partition)
+    with pytest.raises(PlanError, match="by the memory strategy 'full', and its forward by 'none'"):
+        check_plan(by_strategy(PLAN, "full", (Backward,)), MODEL, partition)
+
+
 def test_a_plan_that_does_not_fit_the_partition_is_refused() -> None:
     partition = PLANNER.settings.partition
     with pytest.raises(PlanError, match="1 programs for 2 ranks"):

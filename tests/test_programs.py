@@ -191,9 +191,26 @@ def test_a_dropped_or_repeated_instruction_is_refused(seed: int, data: st.DataOb
         replay(programs)
 
 
+def test_a_backward_whose_forward_ran_by_another_strategy_is_refused() -> None:
+    stage = Stage("F", "language", 0, 0, 0)
+    back = replace(stage, kind="B")
+
+    def one(*instructions: Any) -> tuple[Program, ...]:
+        return (Program(0, instructions, ()),)
+
+    replay(one(Forward(stage, "full"), Backward(back, "full")))
+    with pytest.raises(ProgramError, match="its forward ran by the memory strategy 'full'"):
+        replay(one(Forward(stage, "full"), Backward(back, "selective")))
+    with pytest.raises(ProgramError, match="the memory strategy is unknown, expected one of none, selective, full"):
+        replay(one(Forward(stage, "some"), Backward(back, "some")))
+    with pytest.raises(ProgramError, match="its stage is there twice"):
+        replay(one(Forward(stage, "none"), Forward(stage, "full")))
+
+
 WRONG = [
     (lambda t: replace(t, stages=(("X", *t.stages[0][1:]), *t.stages[1:])), "stage kind: found 'X'"),
-    (lambda t: replace(t, stages=((*t.stages[0][:4], -1), *t.stages[1:])), "expected whole numbers from 0"),
+    (lambda t: replace(t, stages=((*t.stages[0][:4], -1, "none"), *t.stages[1:])), "expected whole numbers from 0"),
+    (lambda t: replace(t, stages=((*t.stages[0][:5], "some"), *t.stages[1:])), "memory strategy: found 'some'"),
     (lambda t: replace(t, messages=(with_item(t, 1, 10**6),)), "source and target below"),
     (lambda t: replace(t, messages=(with_item(t, 0, -1),)), "expected numbers from 0"),
     (lambda t: replace(t, messages=(with_item(t, 3, 2),)), "names a rank outside 0 to 1"),

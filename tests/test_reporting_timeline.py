@@ -84,7 +84,8 @@ def test_with_the_problem_transfers_end_when_they_arrive(plan: StepPlan, problem
 def test_planned_memory_rises_from_and_returns_to_nothing_and_peaks_as_predicted(
     plan: StepPlan, problem: Problem
 ) -> None:
-    memory = step_timeline(plan, problem=problem).planned.memory
+    partition = PLANNER.settings.partition
+    memory = step_timeline(plan, problem=problem, model=MODEL, partition=partition).planned.memory
     for rank in range(2):
         used = [sample.bytes for sample in memory if sample.rank == rank]
         assert used[-1] == pytest.approx(0.0, abs=1e-6)

@@ -27,7 +27,7 @@ Event = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def timeline() -> StepTimeline:
-    return step_timeline(PLAN, measured(PLAN), PROBLEM)
+    return step_timeline(PLAN, measured(PLAN), PROBLEM, model=MODEL, partition=PLANNER.settings.partition)
 
 
 @pytest.fixture(scope="module")

@@ -37,10 +37,13 @@ class Mix(nn.Module):
         mask, hidden, rest = unpack(x, self.carry)
         parts = hidden.split(list(context.sizes.tokens))
         mean = torch.cat([part.mean(0, keepdim=True).expand_as(part) for part in parts])
-        out = hidden + self.dropout(torch.tanh(self.linear(hidden + mean)), context)
+        out = hidden + context.cheap(self._mixed(context), hidden + mean)
         if mask is not None:
             out = out * (1 + mask.unsqueeze(1).to(out.dtype) / 10)
         return pack(mask, out, rest, self.carry)
+
+    def _mixed(self, context: Context) -> Any:
+        return lambda x: self.dropout(torch.tanh(self.linear(x)), context)
 
 
 class Load(nn.Module):

@@ -220,6 +220,7 @@ def summary(s: Train, contest: Contest, blocks: Blocks, losses: dict[str, list[f
         "predicted_makespan": contest.dip.plan.makespan,
         "lower_bound": contest.dip.plan.lower_bound,
         "schedule": contest.dip.plan.schedule,
+        "predicted_peak_bytes": max(contest.dip.plan.peak_memory),
     }
 
 

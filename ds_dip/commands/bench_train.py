@@ -130,5 +130,9 @@ def _show(document: dict[str, Any]) -> None:
             "-" if found["bounds"] is None else ", ".join(map(str, found["bounds"][1:-1])),
         )
     console.print(table)
+    console.print(
+        f"DIPEngine's plan predicts {document['predicted_peak_bytes'] / 1e6:.1f} MB of activations and messages; "
+        "memory also holds what the optimizer's step and the parameters' gradients take"
+    )
     for name, why in document["refused"].items():
         console.print(f"{name}: left out, {why}")

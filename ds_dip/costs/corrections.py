@@ -152,11 +152,11 @@ class CorrectedCosts:
 
     def forward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Seconds of the forward."""
-        return self._corrected(module, start, "F", sizes, self.base.forward(module, start, stop, sizes))
+        return self.corrected(module, start, "F", sizes, self.base.forward(module, start, stop, sizes))
 
     def backward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Seconds of the backward."""
-        return self._corrected(module, start, "B", sizes, self.base.backward(module, start, stop, sizes))
+        return self.corrected(module, start, "B", sizes, self.base.backward(module, start, stop, sizes))
 
     def activation_bytes(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Bytes that the forward keeps until the backward has run."""
@@ -166,7 +166,8 @@ class CorrectedCosts:
         """Seconds of a transfer."""
         return self.base.transfer(bytes)
 
-    def _corrected(self, module: str, start: int, kind: str, sizes: Sizes, predicted: float) -> float:
+    def corrected(self, module: str, start: int, kind: str, sizes: Sizes, predicted: float) -> float:
+        """Seconds of a stage of which the base predicts so many."""
         seconds = self.corrections.seconds(module, kind, predicted)
         if self.corrections.ranks or self.corrections.shapes:
             chunk = self.chunks.get((module, start))

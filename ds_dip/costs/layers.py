@@ -9,7 +9,7 @@ from functools import lru_cache
 from ds_dip.costs.names import LAYER
 from ds_dip.costs.operators import spread_sizes
 from ds_dip.costs.table import Row
-from ds_dip.models.kinds import PLACEHOLDER
+from ds_dip.models.kinds import PLACEHOLDER, loses
 from ds_dip.models.spec import Layer, Model, Sizes
 
 #: Options of a layer that cost nothing, and dimensions of a row that tell its instances.
@@ -62,12 +62,6 @@ def layer_sizes(layer: Layer, size: int, instances: int, spread: int) -> Sizes:
     tokens = spread_sizes(size, instances, spread)
     merge = layer.options.get("merge", 1)
     return Sizes(tokens, tuple(size // merge for size in tokens))
-
-
-def loses(model: Model, module: str, index: int) -> bool:
-    """Whether the loss follows a layer in its stage."""
-    layers = model.module(module).layers
-    return module == model.loss_module and index == len(layers) - 1 and layers[index].kind == "head"
 
 
 def wanted_layers(model: Model) -> Mapping[tuple[str, int], Wanted]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from ds_dip.costs.memory import footprint
 from ds_dip.costs.operations import Operations, is_known, operations
 from ds_dip.costs.operators import LINKS, OPERATORS, Shape, link_bytes
 from ds_dip.costs.parallel import ALONE, TensorParallel, check_heads
+from ds_dip.models.kinds import loses
 from ds_dip.models.spec import ELEMENT_BYTES, Layer, Model, Sizes
 
 #: Operators of a layer, among which its overhead is shared.
@@ -103,11 +105,22 @@ class Roofline:
 
     def activation_bytes(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Bytes kept for the backward; what only lives inside a layer's forward is not counted."""
-        return sum(self.layer_bytes(layer, sizes) for layer in self.model.module(module).layers[start:stop])
+        own, compute = self.model.module(module), self.rates.compute
+        return sum(
+            footprint(
+                layer,
+                sizes,
+                compute,
+                loss=loses(self.model, module, index),
+                frozen=own.frozen,
+                parallel=self.parallel,
+            ).kept
+            for index, layer in enumerate(own.layers[start:stop], start)
+        )
 
     def layer_bytes(self, layer: Layer, sizes: Sizes) -> float:
         """Bytes that one layer keeps."""
-        return float(operations(layer, sizes, self.parallel).kept * ELEMENT_BYTES[self.rates.compute])
+        return footprint(layer, sizes, self.rates.compute, parallel=self.parallel).kept
 
     def transfer(self, bytes: float) -> float:
         """Seconds that ``bytes`` take to another rank; each device of a rank sends its rows over its own port."""

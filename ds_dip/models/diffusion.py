@@ -8,8 +8,8 @@ are the same in any microbatch, at both ends of the pipeline, and when a stage r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from math import log
 
 import torch
@@ -50,6 +50,22 @@ def _drawn(context: Context, latents: Tensor) -> tuple[Tensor, Tensor]:
 def per_row(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Every instance's row of ``x`` [instances, D] for each of its ``sizes`` rows."""
     return x.repeat_interleave(torch.tensor(sizes, dtype=torch.int64, device=x.device), dim=0, output_size=sum(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Modulated:
+    """A norm scaled and shifted by every row's own numbers [N, hidden]."""
+
+    shift: Tensor
+    scale: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The rows, normed and modulated."""
+        return modulate(x, self.shift, self.scale)
+
+    def parameters(self) -> Iterator[Tensor]:
+        """What wants gradients beside the rows."""
+        return iter((self.shift, self.scale))
 
 
 def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
@@ -149,10 +165,10 @@ class DiffusionBlock(nn.Module):
         patches, text, modulation = x
         shared = modulation.view(len(modulation), MODULATIONS, -1) + self.table
         shift, scale, gate, *others = (per_row(own, context.sizes.tokens) for own in shared.unbind(1))
-        patches = patches + gate * self.attention(patches, partial(modulate, shift=shift, scale=scale), context)
+        patches = patches + gate * self.attention(patches, Modulated(shift, scale), context)
         patches = patches + self.cross(patches, text, context)
         shift, scale, gate = others
-        patches = patches + gate * self.feed_forward(patches, partial(modulate, shift=shift, scale=scale), context)
+        patches = patches + gate * self.feed_forward(patches, Modulated(shift, scale), context)
         return patches, text, modulation
 
 

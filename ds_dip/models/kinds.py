@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ds_dip.models.spec import Layer, TensorSpec
+from ds_dip.models.spec import Layer, Model, TensorSpec
 
 #: Numbers that a diffusion transformer's timestep is spread to.
 TIMESTEP = 256
@@ -165,3 +165,9 @@ def video_output(hidden: int, latent: Latent) -> Layer:
     """Last layer of a diffusion transformer: velocities [N, numbers]; the loss reads the patches beside them."""
     options = {"hidden": hidden, "numbers": latent.numbers}
     return Layer("video_output", (TensorSpec(("tokens", latent.numbers)),), (latent.field,), options)
+
+
+def loses(model: Model, module: str, index: int) -> bool:
+    """Whether the loss follows a layer in its stage."""
+    layers = model.module(module).layers
+    return module == model.loss_module and index == len(layers) - 1 and layers[index].kind == "head"

@@ -7,8 +7,9 @@ and the head are small as well, so that a deep model starts nearly as a shallow 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import sqrt
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,17 @@ from ds_dip.models.spec import Layer
 
 #: What the first layer of a module gets: outputs per upstream module.
 Upstream = Mapping[str, Tensor | tuple[Tensor, ...]]
-#: What rows go through before a projection.
-Norm = Callable[[Tensor], Tensor]
+
+
+class Norm(Protocol):
+    """What rows go through before a projection; a stage may run it again (see ``Context.projected``)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The rows that a projection takes."""
+        ...
+
+    def parameters(self) -> Iterable[Tensor]:
+        """The tensors beside ``x`` that want gradients."""
 
 
 #: Standard deviation of the initial embeddings of tokens and positions.
@@ -89,14 +99,23 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, norm: Norm, context: Context) -> Tensor:
         """Mix the rows of each instance, after ``norm``."""
         tokens = context.sizes.tokens
-        projected = self.project(norm(x)).unflatten(-1, (-1, self.head_dim))
-        turned, value = projected.split((self.heads + self.groups, self.groups), dim=1)
+        projected: Any = context.projected(norm, self.project, x, norm.parameters())
+        turned, value = projected.unflatten(-1, (-1, self.head_dim)).split((self.heads + self.groups, self.groups), 1)
         if self.theta is not None:
             turned = rotate(turned, rotary(tokens, self.head_dim, self.theta, x.dtype, x.device))
         query, key = turned.split((self.heads, self.groups), dim=1)
         mixed = attention(query, key, value, tokens, causal=self.theta is not None)
         output: Tensor = self.output(mixed.flatten(1))
         return output
+
+
+def _silu_gate(inner: Tensor) -> Tensor:
+    gate, up = inner.chunk(2, dim=-1)
+    return functional.silu(gate) * up
+
+
+def _gelu(inner: Tensor) -> Tensor:
+    return functional.gelu(inner, approximate="tanh")
 
 
 class FeedForward(nn.Module):
@@ -110,14 +129,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, norm: Norm, context: Context) -> Tensor:
         """Transform every row, after ``norm``."""
-        inner = self.inner(norm(x))
-        if self.gated:
-            gate, up = inner.chunk(2, dim=-1)
-            inner = functional.silu(gate) * up
-        else:
-            inner = functional.gelu(inner, approximate="tanh")
-        output: Tensor = self.output(inner)
-        return output
+        inner = context.projected(norm, self.inner, x, norm.parameters())
+        return context.projected(_silu_gate if self.gated else _gelu, self.output, inner)
 
 
 class Block(nn.Module):
@@ -162,8 +175,13 @@ class Merger(nn.Module):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Merge neighbours and project them to the language model's width."""
         order = squares(context.sizes.tokens, self.merge, x.device)
-        merged = self.norm(x).index_select(0, order).view(-1, self.merge * x.shape[1]) / self.merge
-        output: Tensor = self.output(torch.tanh(self.inner(merged)))
+
+        def merge(x: Tensor) -> Tensor:
+            normed: Tensor = self.norm(x)
+            return normed.index_select(0, order).view(-1, self.merge * x.shape[1]) / self.merge
+
+        inner = context.projected(merge, self.inner, x, self.norm.parameters())
+        output: Tensor = self.output(torch.tanh(inner))
         return output
 
 
@@ -218,8 +236,7 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Logits of the next token at every row."""
-        logits: Tensor = self.project(self.norm(x))
-        return logits
+        return context.projected(self.norm, self.project, x, self.norm.parameters())
 
 
 BUILDERS: Mapping[str, Callable[[Layer], nn.Module]] = {

@@ -181,6 +181,7 @@ class Scorer:
             compute=self.memory.compute,
             memory_capacity=capacity,
             tails=tails,
+            parallel=self.memory.parallel,
         )
         self.used += 1
         try:

@@ -9,8 +9,10 @@ from dataclasses import replace
 from ds_dip.costs.corrections import CorrectedCosts, Corrections, Measurement
 from ds_dip.costs.model import CostModel
 from ds_dip.costs.rules import base_costs, with_rules
+from ds_dip.costs.strategies import stage_costs
 from ds_dip.data import Dataset, SampleMetadata
 from ds_dip.planner.batches import Batches
+from ds_dip.planner.fitting import within_memory
 from ds_dip.planner.ordering import Orderer, Ordering, fastest, searched
 from ds_dip.planner.record import StageTime, StepPlan, seal
 from ds_dip.planner.settings import PlannerSettings
@@ -19,7 +21,7 @@ from ds_dip.planner.times import StageSeconds
 from ds_dip.planning import build_problem
 from ds_dip.planning.batch import Batch
 from ds_dip.planning.cut import PlanningError
-from ds_dip.programs import compile_programs, replay
+from ds_dip.programs import compile_programs, memory, peaks, replay
 from ds_dip.programs.program import stages_of
 from ds_dip.scheduling import BaselineError, InfeasibleError, Problem, ProblemError, Schedule, lower_bound, retime
 
@@ -71,10 +73,15 @@ class Planner:
             self._made.move_to_end(key)
             return seal(replace(known[0], step=step, batch=batch))
         problem = self._problem(batch)
+        start = None if known is None else known[1].schedule
+        if budget is not None and self.settings.memory_capacity is not None:
+            budget /= 2  # messages may want a second search
         with _Memory(step, self.settings):
-            start = None if known is None else known[1].schedule
-            ordering = self._orderer.order(problem, self._splitter.time(budget), start)
-            plan = self._compiled(batch, *self._splitter.split(problem, batch, ordering, budget))
+            plan, ordering = within_memory(
+                problem,
+                lambda own: self._orderer.order(own, self._splitter.time(budget), start),
+                lambda own, found: self._compiled(batch, *self._splitter.split(own, batch, found, budget)),
+            )
         self._made[key] = plan, ordering
         if len(self._made) > _KEPT:
             self._made.popitem(last=False)
@@ -87,20 +94,30 @@ class Planner:
         """
         batch = self.batches.of(step)
         problem = self._problem(batch)
+
+        def fast(schedule: str) -> StepPlan:
+            return within_memory(
+                problem,
+                lambda own: Ordering(*fastest(own, schedule), lower_bound(own)[0]),
+                lambda own, found: self._compiled(batch, own, found, reason),
+            )[0]
+
         with _Memory(step, self.settings):
             try:
-                ordering = Ordering(*fastest(problem, self.settings.schedule), lower_bound(problem)[0])
+                return fast(self.settings.schedule)
             except BaselineError:
-                ordering = Ordering(*fastest(problem, "dip"), lower_bound(problem)[0])
-        return self._compiled(batch, problem, ordering, reason)
+                return fast("dip")
 
     def evaluation(self, number: int, samples: Sequence[SampleMetadata]) -> StepPlan:
         """A plan of forwards only over given samples, shared among the replicas; errors as for ``plan``."""
         batch = self.batches.share(number, samples)
         problem = self._problem(batch, forward_only=True)
         with _Memory(number, self.settings):
-            ordering = Ordering(*fastest(problem, self.settings.schedule), lower_bound(problem)[0])
-        return self._compiled(batch, problem, ordering)
+            return within_memory(
+                problem,
+                lambda own: Ordering(*fastest(own, self.settings.schedule), lower_bound(own)[0]),
+                lambda own, found: self._compiled(batch, own, found),
+            )[0]
 
     def measurements(self, batch: Batch, measured: Iterable[StageSeconds]) -> list[Measurement]:
         """Measured seconds of a batch's stages beside their uncorrected predictions."""
@@ -110,8 +127,11 @@ class Planner:
             stage = item.stage
             chunk = chunks[stage.module, stage.chunk]
             sizes = batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
-            cost = self.costs.forward if stage.kind == "F" else self.costs.backward
-            predicted = cost(stage.module, chunk.start, chunk.stop, sizes)
+            (own,) = stage_costs(
+                self.costs, self.settings.model, stage.module, chunk.start, chunk.stop, sizes,
+                inputs=0.0, compute=self.settings.rates.compute, strategies=(item.strategy,),
+            )  # fmt: skip
+            predicted = own.forward if stage.kind == "F" else own.backward
             # Costs are a rank's busy time: what it does around a stage is not in the measured seconds.
             around = self.base.around(stage.kind, stage.module, chunk.start, chunk.stop, sizes)
             tokens = sum(sizes.tokens)
@@ -141,6 +161,7 @@ class Planner:
             compute=settings.rates.compute,
             forward_only=forward_only,
             memory_capacity=settings.memory_capacity,
+            strategies=settings.strategies,
         )
 
     def _compiled(self, batch: Batch, problem: Problem, ordering: Ordering, reason: str = "") -> StepPlan:
@@ -154,8 +175,13 @@ class Planner:
             settings.model,
             settings.partition,
             link_depth=settings.link_depth,
+            strategies=self._strategies(problem, ordering.schedule),
         )
         replay(programs)
+        held = memory(
+            programs, problem, ordering.schedule.choices, batch, settings.model, settings.partition,
+            settings.rates.compute,
+        )  # fmt: skip
         stages = tuple(
             tuple(
                 StageTime(stage, timeline.start[task], timeline.end[task])
@@ -175,10 +201,23 @@ class Planner:
                 makespan=timeline.makespan,
                 iteration=self.corrections.iteration(timeline.makespan, self.base.iteration(timeline.makespan)),
                 lower_bound=ordering.bound,
-                peak_memory=timeline.peak_memory,
+                peak_memory=peaks(held),
                 corrections=replace(self.corrections, window=()),
             )
         )
+
+    def _strategies(self, problem: Problem, schedule: Schedule) -> dict[int, str]:
+        """The memory strategies by task; without a choice there is one for all that have a backward."""
+        offered = self.settings.strategies
+        if len(offered) == 1:
+            kinds = {task.id: task.kind for task in problem.tasks}
+            own = [(before, after) for before, after, _ in problem.edges if kinds[before] + kinds[after] == "FB"]
+            return {task: offered[0] for pair in own for task in pair}
+        return {
+            task: offered[number]
+            for pair, number in zip(problem.pairs, schedule.choices, strict=True)
+            for task in (pair.forward, pair.backward)
+        }
 
 
 def _shape(batch: Batch) -> tuple[object, ...]:

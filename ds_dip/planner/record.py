@@ -12,13 +12,14 @@ from typing import Any
 import msgpack
 
 from ds_dip.costs.corrections import Corrections
+from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model, fields_of
 from ds_dip.planner.codec import Codec, CodecError
 from ds_dip.planning.batch import Batch
 from ds_dip.planning.cut import sizes_of, uniform
 from ds_dip.programs import ProgramTable, decode, encode
-from ds_dip.programs.program import Load, Program, Stage, stages_of
+from ds_dip.programs.program import Backward, Forward, Load, Program, Stage, stages_of
 
 FORMAT, VERSION = "ds-dip/step-plan", 1
 KINDS = ("planned", "fallback")
@@ -157,6 +158,29 @@ def check_plan(plan: StepPlan, model: Model, partition: Partition, *, forward_on
         if wanted != found:
             odd = next(iter((wanted - found) + (found - wanted)))
             raise PlanError(f"rank {program.rank} does not run every stage of its chunks exactly once: see {odd}")
+        _check_strategies(program)
+
+
+def _check_strategies(program: Program) -> None:
+    """A backward must know how its forward ran."""
+    forwards: dict[tuple[str, int, int, int], str] = {}
+    for instruction in program.instructions:
+        if not isinstance(instruction, Forward | Backward):
+            continue
+        stage, strategy = instruction.stage, instruction.strategy
+        key = stage.module, stage.chunk, stage.microbatch, stage.sub
+        if strategy not in STRATEGIES:
+            raise PlanError(
+                f"rank {program.rank} runs {stage} by the memory strategy {strategy[:80]!r}, expected one of "
+                f"{', '.join(STRATEGIES)}"
+            )
+        if isinstance(instruction, Forward):
+            forwards[key] = strategy
+        elif forwards.get(key) != strategy:
+            raise PlanError(
+                f"rank {program.rank} runs {stage} by the memory strategy {strategy!r}, and its forward by "
+                f"{forwards.get(key)!r}"
+            )
 
 
 def _content(plan: StepPlan) -> bytes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ds_dip.costs.roofline import Rates
 from ds_dip.costs.rules import CostRules
+from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.costs.table import LatencyTable
 from ds_dip.data import DatasetReference
 from ds_dip.models.partition import Partition, check_partition
@@ -20,7 +21,8 @@ class PlannerSettings:
 
     ``batch_size`` samples a global batch and ``seed`` are the sampler's. ``microbatches`` is the
     nominal number a replica. ``schedule`` is one of ``SCHEDULES`` and ``loss`` one of
-    ``LOSS_RULES``. ``memory_capacity`` is bytes of activations a rank, None for no limit.
+    ``LOSS_RULES``. ``memory_capacity`` is bytes a rank of activations, their gradients and messages, None for no
+    limit, and ``strategies`` are the memory strategies that a plan chooses from, some of ``STRATEGIES``.
     ``link_depth`` messages of a link are posted ahead, ``ahead`` steps planned ahead. Costs come from the ``table``,
     or from the ``rates`` where there is none, under the user's ``rules``. The search of a batch's order scores at most
     ``evaluations`` schedules on ``workers`` threads; where it is ``paced``, it takes no longer than training leaves it
@@ -50,6 +52,7 @@ class PlannerSettings:
     paced: bool = True
     adaptive: bool = True
     split: float | None = None
+    strategies: tuple[str, ...] = ("none",)
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "replicas", "microbatches", "link_depth", "ahead", "workers"):
@@ -67,6 +70,13 @@ class PlannerSettings:
         for name, choices in (("schedule", tuple(SCHEDULES)), ("loss", LOSS_RULES)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: use one of {', '.join(choices)}")
+        if not self.strategies or not set(self.strategies) <= set(STRATEGIES):
+            raise ValueError(f"strategies are {self.strategies!r}: give at least one of {', '.join(STRATEGIES)}")
+        if self.split is not None and self.strategies != STRATEGIES[:1]:
+            raise ValueError(
+                f"split is {self.split}, and strategies are {', '.join(self.strategies)}: a backward that is split "
+                'keeps everything; give "none" alone, or no split'
+            )
         if self.memory_capacity is not None and len(self.memory_capacity) != self.partition.ranks:
             raise ValueError(
                 f"memory_capacity has {len(self.memory_capacity)} values for {self.partition.ranks} ranks: "

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.planner.codec import Codec, CodecError
 from ds_dip.planner.record import StepPlan
+from ds_dip.programs import strategies_of
 from ds_dip.programs.program import Stage
 
 VERSION = 1
@@ -55,10 +57,11 @@ class MeasuredStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageSeconds:
-    """How long a stage ran."""
+    """How long a stage ran by its memory strategy."""
 
     stage: Stage
     seconds: float
+    strategy: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +91,12 @@ def step_times(plan: StepPlan, step: MeasuredStep, turn: int, cost: float) -> St
     later = {replace(stage, kind="B"): own for stage, own in seconds.items() if stage.kind == "W"}
     ranks = [[item.stage for item in rank if item.stage.kind != "W"] for rank in step.stages]
     every = -(-sum(map(len, ranks)) // MOST) or 1
-    place, chosen = turn % every, []
+    strategies, place, chosen = strategies_of(plan.programs), turn % every, []
     for rank in ranks:
         for stage in rank[place::every]:
-            chosen.append(StageSeconds(stage, seconds[stage] + later.get(stage, 0.0)))
+            own = stage.module, stage.chunk, stage.microbatch, stage.sub
+            whole = seconds[stage] + later.get(stage, 0.0)
+            chosen.append(StageSeconds(stage, whole, strategies.get(own, "none")))
         place = (place - len(rank)) % every
     return StepTimes(VERSION, step.step, plan.makespan, step.iteration, cost, tuple(chosen))
 
@@ -102,13 +107,15 @@ def encode_times(times: StepTimes) -> bytes:
 
 
 def decode_times(data: bytes) -> StepTimes:
-    """Raises CodecError for another version, more stages than ``MOST``, and times that are none."""
+    """Raises CodecError for another version, more stages than ``MOST``, unknown strategies, and times that are none."""
     times = _CODEC.decode(data)
     if times.version != VERSION:
         raise CodecError(f"measured.version is {times.version}, expected {VERSION}")
     if len(times.stages) > MOST:
         raise CodecError(f"measured.stages has {len(times.stages)} entries, expected at most {MOST}")
     numbers = (times.step, times.makespan, times.iteration, times.cost, *(item.seconds for item in times.stages))
+    if odd := {item.strategy for item in times.stages} - {*STRATEGIES}:
+        raise CodecError(f"measured names the memory strategy {min(odd)[:80]!r}, expected {', '.join(STRATEGIES)}")
     if any(number < 0 for number in numbers):
         raise CodecError("measured holds a negative number")
     return times

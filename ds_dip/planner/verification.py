@@ -10,26 +10,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
-from ds_dip.costs.model import CostModel
-from ds_dip.models.partition import Chunk
-from ds_dip.models.spec import Sizes
 from ds_dip.planner.plan import Planner
 from ds_dip.planner.record import PlanError, StepPlan, check_plan
+from ds_dip.planning import build_problem
 from ds_dip.planning.batch import Batch
-from ds_dip.programs import ProgramError, replay
+from ds_dip.programs import ProgramError, memory, peaks, replay, strategies_of
 from ds_dip.programs.compile import boundary
-from ds_dip.programs.program import Backward, BackwardWeight, Forward, Message, PostSend, Program, Stage, WaitSend
+from ds_dip.programs.program import Backward, Forward, Message, PostSend, Program, Stage, WaitSend
 
 #: Relative rounding between two sums of the same numbers.
 _ROUNDING = 1e-9
-
-
-def kept_bytes(costs: CostModel, chunk: Chunk, sizes: Sizes) -> float:
-    """Bytes that a stage's forward keeps until its backward has run."""
-    return float(costs.activation_bytes(chunk.module, chunk.start, chunk.stop, sizes))
 
 
 class Verifier:
@@ -62,8 +54,8 @@ class Verifier:
         self._check_edges(plan)
         for program in plan.programs:
             self._check_sends(program)
-            self._check_memory(plan, program)
             self._check_times(plan, program)
+        self._check_memory(plan)
 
     def _check_batch(self, found: Batch, wanted: Batch) -> None:
         if found == wanted:
@@ -162,36 +154,26 @@ class Verifier:
             elif isinstance(instruction, WaitSend):
                 held[links[instruction.message]] -= 1
 
-    def _check_memory(self, plan: StepPlan, program: Program) -> None:
-        """Activations in the program's order: what the plan says, and no more than there is room for."""
-        held = peak = 0.0
-        kept: dict[Stage, float] = {}
-        # Where weight gradients are put off, activations stay until they are computed.
-        split = {replace(i.stage, kind="B") for i in program.instructions if isinstance(i, BackwardWeight)}
-        for instruction in program.instructions:
-            if isinstance(instruction, Forward):
-                stage = instruction.stage
-                sizes = plan.batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
-                needed = kept_bytes(self._planner.costs, self._chunks[stage.module, stage.chunk], sizes)
-                held += needed
-                peak = max(peak, held)
-                if self._backward[stage.module]:
-                    kept[Stage("B", stage.module, stage.chunk, stage.microbatch, stage.sub)] = needed
-                else:
-                    held -= needed
-            elif isinstance(instruction, Backward) and instruction.stage not in split:
-                held -= kept[instruction.stage]
-            elif isinstance(instruction, BackwardWeight):
-                held -= kept[replace(instruction.stage, kind="B")]
-        capacity = self._settings.memory_capacity
-        limit = None if capacity is None else capacity[program.rank]
-        if limit is not None and peak > limit * (1 + _ROUNDING):
-            raise PlanError(f"rank {program.rank} would hold {peak:.0f} bytes of activations, the limit is {limit:.0f}")
-        if not math.isclose(peak, plan.peak_memory[program.rank], rel_tol=_ROUNDING, abs_tol=1.0):
-            raise PlanError(
-                f"rank {program.rank} would hold {peak:.0f} bytes of activations, the plan says "
-                f"{plan.peak_memory[program.rank]:.0f}"
-            )
+    def _check_memory(self, plan: StepPlan) -> None:
+        """Activations and messages in the programs' order: what the plan says, and no more than there is room for."""
+        settings, compute = self._settings, self._settings.rates.compute
+        chosen = strategies_of(plan.programs)
+        if odd := sorted(set(chosen.values()) - set(settings.strategies)):
+            raise PlanError(f"the plan runs stages by the memory strategy {odd[0]!r}, which is not offered")
+        problem = build_problem(
+            plan.batch, self._model, self._partition, self._planner.costs, compute=compute,
+            chosen=chosen,
+        )  # fmt: skip
+        held = memory(plan.programs, problem, (), plan.batch, self._model, self._partition, compute)
+        for rank, peak in enumerate(peaks(held)):
+            limit = None if settings.memory_capacity is None else settings.memory_capacity[rank]
+            if limit is not None and peak > limit * (1 + _ROUNDING):
+                raise PlanError(f"rank {rank} would hold {peak:.0f} bytes of activations, the limit is {limit:.0f}")
+            if not math.isclose(peak, plan.peak_memory[rank], rel_tol=_ROUNDING, abs_tol=1.0):
+                raise PlanError(
+                    f"rank {rank} would hold {peak:.0f} bytes of activations, the plan says "
+                    f"{plan.peak_memory[rank]:.0f}"
+                )
 
     def _check_times(self, plan: StepPlan, program: Program) -> None:
         times = plan.stages[program.rank]

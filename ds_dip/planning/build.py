@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from ds_dip.costs.model import CostModel
+from ds_dip.costs.parallel import ALONE, TensorParallel
+from ds_dip.costs.strategies import StageCost, forward_bytes, stage_costs
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import ELEMENT_BYTES, Model, Sizes, TensorSpec
 from ds_dip.planning.batch import Batch
-from ds_dip.scheduling.problem import Problem, Task
+from ds_dip.scheduling.problem import Choice, Pair, Problem, Task
 
 
 def build_problem(
@@ -22,7 +24,10 @@ def build_problem(
     compute: str = "float32",
     forward_only: bool = False,
     memory_capacity: float | Sequence[float | None] | None = None,
+    strategies: Sequence[str] = ("none",),
+    chosen: Mapping[tuple[str, int, int, int], str] | None = None,
     tails: Sequence[float] | None = None,
+    parallel: TensorParallel = ALONE,
 ) -> Problem:
     """The tasks of a batch: a forward, and where the module has one a backward, per chunk and sub-microbatch.
 
@@ -30,13 +35,20 @@ def build_problem(
     first chunk of the modules downstream, from a forward to its backward, and backwards against
     all of these. An edge between two ranks is delayed by the transfer of what it carries, of which
     ``compute`` names the data type. Activations are acquired when a forward starts and released
-    when its backward ends, or its forward where it has none. Seconds and bytes.
+    when its backward ends, or its forward where it has none; a backward's workspace while it runs. Seconds and bytes.
     ``memory_capacity`` is bytes a rank, one number for all ranks or one each; None is no limit.
     ``tails`` are seconds that every rank still needs after its last backward (see ``costs.ending``): each of its
     backwards has them, and the last one's count.
+    With ``parallel`` a rank is a group of devices, and bytes are those of each; ``costs`` must be so too.
     Task ids are dense and follow (microbatch, module, sub-microbatch, chunk, kind).
+
+    Every forward and its backward are a pair with a choice for each of ``strategies`` (of ``STRATEGIES``), in
+    their order; with one there are no pairs, as there is no choice. ``chosen`` are the strategies of a plan by module,
+    chunk, microbatch and sub-microbatch, in place of ``strategies``.
     """
-    problem = _Builder(batch, model, partition, costs, compute, forward_only).problem(memory_capacity)
+    problem = _Builder(batch, model, partition, costs, compute, forward_only, strategies, chosen, parallel).problem(
+        memory_capacity
+    )
     return problem if tails is None else _ending(problem, tails)
 
 
@@ -49,8 +61,20 @@ def _ending(problem: Problem, tails: Sequence[float]) -> Problem:
 
 class _Builder:
     def __init__(
-        self, batch: Batch, model: Model, partition: Partition, costs: CostModel, compute: str, forward_only: bool
+        self,
+        batch: Batch,
+        model: Model,
+        partition: Partition,
+        costs: CostModel,
+        compute: str,
+        forward_only: bool,
+        strategies: Sequence[str],
+        chosen: Mapping[tuple[str, int, int, int], str] | None,
+        parallel: TensorParallel,
     ) -> None:
+        self.parallel = parallel
+        self.strategies, self.chosen = tuple(strategies), chosen
+        self.pairs: list[Pair] = []
         self.batch, self.model, self.partition, self.costs = batch, model, partition, costs
         self.compute, self.forward_only = compute, forward_only
         self.chains = {module.name: partition.of(module.name) for module in model.modules}
@@ -71,7 +95,7 @@ class _Builder:
         capacities = (capacity,) * ranks if capacity is None or isinstance(capacity, int | float) else tuple(capacity)
         if len(capacities) != ranks:
             raise ValueError(f"memory_capacity has {len(capacities)} values for {ranks} ranks: give one a rank")
-        return Problem(ranks, capacities, tuple(self.tasks), tuple(self.edges))
+        return Problem(ranks, capacities, tuple(self.tasks), tuple(self.edges), tuple(self.pairs))
 
     def _chain(self, microbatch: int, module: str, sub: int) -> None:
         """The tasks of one sub-microbatch of one module and the edges among them."""
@@ -79,15 +103,29 @@ class _Builder:
         chain, backward = self.chains[module], self.has_backward[module]
         forwards, backwards = [], []
         for chunk in chain:
-            memory = float(self.costs.activation_bytes(module, chunk.start, chunk.stop, sizes))
-            where = (module, chunk.start, chunk.stop, sizes)
-            forwards.append(
-                self._task(chunk, "F", microbatch, sub, self.costs.forward(*where), memory, 0.0 if backward else memory)
-            )
-            if backward:
-                seconds = self.costs.backward(*where)
-                backwards.append(self._task(chunk, "B", microbatch, sub, seconds, 0.0, memory))
-                self.edges.append((forwards[-1], backwards[-1], 0.0))
+            if not backward:
+                seconds = self.costs.forward(module, chunk.start, chunk.stop, sizes)
+                memory = self._inputs(chunk, microbatch, sizes) + forward_bytes(
+                    self.model,
+                    module,
+                    chunk.start,
+                    chunk.stop,
+                    sizes,
+                    strategy="full",
+                    compute=self.compute,
+                    parallel=self.parallel,
+                )
+                forwards.append(self._task(chunk, "F", microbatch, sub, seconds, memory, memory))
+                continue
+            found = self._costs(chunk, microbatch, sub, sizes)
+            first = found[0]
+            forwards.append(self._task(chunk, "F", microbatch, sub, first.forward, first.memory, 0.0))
+            held = first.memory + first.workspace
+            backwards.append(self._task(chunk, "B", microbatch, sub, first.backward, first.workspace, held))
+            self.edges.append((forwards[-1], backwards[-1], 0.0))
+            if len(found) > 1:
+                choices = tuple(Choice(own.forward, own.backward, own.memory, own.workspace) for own in found)
+                self.pairs.append(Pair(forwards[-1], backwards[-1], choices))
         for before, after in pairwise(range(len(chain))):
             self._edge(forwards[before], forwards[after], chain[before], chain[after], sizes, gradient=False)
             if backward:
@@ -95,6 +133,36 @@ class _Builder:
         self.ends[microbatch, module, sub, "F"] = forwards[0], forwards[-1]
         if backward:
             self.ends[microbatch, module, sub, "B"] = backwards[0], backwards[-1]
+
+    def _costs(self, chunk: Chunk, microbatch: int, sub: int, sizes: Sizes) -> tuple[StageCost, ...]:
+        """Of a stage's forward and backward, by each strategy that it may have."""
+        own = None if self.chosen is None else self.chosen.get((chunk.module, chunk.index, microbatch, sub), "none")
+        return stage_costs(
+            self.costs,
+            self.model,
+            chunk.module,
+            chunk.start,
+            chunk.stop,
+            sizes,
+            inputs=self._inputs(chunk, microbatch, sizes),
+            compute=self.compute,
+            strategies=self.strategies if own is None else (own,),
+            parallel=self.parallel,
+        )
+
+    def _inputs(self, chunk: Chunk, microbatch: int, sizes: Sizes) -> float:
+        """Bytes of what a chunk takes from the one before it, or a module from those upstream."""
+        if chunk.start:
+            specs = self.model.module(chunk.module).layers[chunk.start - 1].output
+            return _bytes(specs, sizes, self.compute, gradient=False) / self.parallel.rows
+        whole = self.batch.microbatches[microbatch].sizes
+        return (
+            sum(
+                _bytes(self.model.module(source).layers[-1].output, whole[source], self.compute, gradient=False)
+                for source in self.model.upstream(chunk.module)
+            )
+            / self.parallel.rows
+        )
 
     def _task(
         self, chunk: Chunk, kind: str, microbatch: int, sub: int, seconds: float, acquire: float, release: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.models.spec import ELEMENT_BYTES
 from ds_dip.programs.compile import ProgramError
 from ds_dip.programs.program import (
@@ -38,12 +39,12 @@ _DTYPES = {"compute", *ELEMENT_BYTES}
 class ProgramTable:
     """All ranks' programs as they are written.
 
-    ``stages`` are (kind, module, chunk, microbatch, sub), ``messages`` (id, source, target, sender, receiver, order,
-    tensors) with positions in ``stages``. ``instructions`` are a rank's in order, each one number: a stage's position,
-    or a message's id, times the number of kinds, plus the kind.
+    ``stages`` are (kind, module, chunk, microbatch, sub, memory strategy), ``messages`` (id, source, target, sender,
+    receiver, order, tensors) with positions in ``stages``. ``instructions`` are a rank's in order, each one number: a
+    stage's position, or a message's id, times the number of kinds, plus the kind.
     """
 
-    stages: tuple[tuple[str, str, int, int, int], ...]
+    stages: tuple[tuple[str, str, int, int, int, str], ...]
     messages: tuple[tuple[int, int, int, int, int, int, tuple[tuple[tuple[int, ...], str], ...]], ...]
     instructions: tuple[tuple[int, ...], ...]
 
@@ -60,12 +61,19 @@ def encode(programs: Sequence[Program]) -> ProgramTable:
         return _CODES[type(instruction)] + len(_CODES) * (number(instruction.stage) if mine else instruction.message)  # type: ignore[union-attr]  # told apart by the table
 
     messages = {message.id: message for program in programs for message in program.messages}
+    strategies = {
+        instruction.stage: instruction.strategy
+        for program in programs
+        for instruction in program.instructions
+        if isinstance(instruction, Forward | Backward)
+    }
     table = tuple(
         (m.id, number(m.source), number(m.target), m.sender, m.receiver, m.order, m.tensors)
         for _, m in sorted(messages.items())
     )
     instructions = tuple(tuple(map(one, program.instructions)) for program in programs)
-    return ProgramTable(tuple((s.kind, s.module, s.chunk, s.microbatch, s.sub) for s in stages), table, instructions)
+    rows = tuple((s.kind, s.module, s.chunk, s.microbatch, s.sub, strategies.get(s, "none")) for s in stages)
+    return ProgramTable(rows, table, instructions)
 
 
 def decode(table: ProgramTable) -> tuple[Program, ...]:
@@ -74,17 +82,20 @@ def decode(table: ProgramTable) -> tuple[Program, ...]:
     Raises ProgramError where a value is not what ``encode`` writes; ``replay`` still has to pass.
     """
     ranks = len(table.instructions)
-    for kind, _, *places in table.stages:
+    for kind, _, *places, strategy in table.stages:
         if kind not in RUNS:
             raise ProgramError(f"stage kind: found {kind[:80]!r}, expected one of {', '.join(RUNS)}")
         if min(places) < 0:
             raise ProgramError(f"stage: found {places} as chunk, microbatch and sub, expected whole numbers from 0")
-    stages = [Stage(*row) for row in table.stages]
+        if strategy not in STRATEGIES:
+            raise ProgramError(f"memory strategy: found {strategy[:80]!r}, expected one of {', '.join(STRATEGIES)}")
+    stages = [Stage(*row[:5]) for row in table.stages]
+    strategies = [row[5] for row in table.stages]
     messages = [_message(row, stages, ranks) for row in table.messages]
     programs = []
     for rank, numbers in enumerate(table.instructions):
         mine = tuple(message for message in messages if rank in (message.sender, message.receiver))
-        programs.append(Program(rank, tuple([_instruction(number, stages) for number in numbers]), mine))
+        programs.append(Program(rank, tuple([_instruction(number, stages, strategies) for number in numbers]), mine))
     return tuple(programs)
 
 
@@ -104,10 +115,16 @@ def _message(
     return Message(number, stages[source], stages[target], sender, receiver, order, tensors)
 
 
-def _instruction(number: int, stages: list[Stage]) -> Instruction:
+def _instruction(number: int, stages: list[Stage], strategies: list[str]) -> Instruction:
     argument, code = divmod(number, len(_CODES))
     if number < 0 or (code < len(_OF_STAGE) and argument >= len(stages)):
         raise ProgramError(f"instruction: found {number}, expected a whole number whose stage is below {len(stages)}")
-    if code < len(_OF_STAGE):
-        return _OF_STAGE[code](stages[argument])
+    if code == _CODES[Load]:
+        return Load(stages[argument])
+    if code == _CODES[Forward]:
+        return Forward(stages[argument], strategies[argument])
+    if code == _CODES[Backward]:
+        return Backward(stages[argument], strategies[argument])
+    if code == _CODES[BackwardWeight]:
+        return BackwardWeight(stages[argument])
     return _OF_MESSAGE[code - len(_OF_STAGE)](argument)

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model, TensorSpec, fields_of
 from ds_dip.planning.batch import Batch
 from ds_dip.programs.program import (
-    RUNS,
+    Backward,
+    BackwardWeight,
+    Forward,
     Instruction,
     Load,
     Message,
@@ -55,15 +57,17 @@ def compile_programs(
     partition: Partition,
     *,
     link_depth: int = 4,
+    strategies: Mapping[int, str] | None = None,
 ) -> tuple[Program, ...]:
     """One Program a rank for a scheduled batch.
 
     ``order`` are task ids per rank; ``start`` and ``end`` are seconds, indexed by task id (ids are
     dense). ``link_depth`` bounds the messages of a link that are posted ahead: a send waits for
-    the one ``link_depth`` before it, and a receive is posted early only within it.
+    the one ``link_depth`` before it, and a receive is posted early only within it. ``strategies`` are
+    memory strategies by task id, "none" where it says nothing.
     Raises ProgramError for a cross-rank edge that carries no data.
     """
-    return _Compiler(problem, order, start, end, batch, model, partition, link_depth).run()
+    return _Compiler(problem, order, start, end, batch, model, partition, link_depth, strategies or {}).run()
 
 
 class _Compiler:
@@ -77,7 +81,9 @@ class _Compiler:
         model: Model,
         partition: Partition,
         link_depth: int,
+        strategies: Mapping[int, str],
     ) -> None:
+        self.strategies = strategies
         self.tasks = {task.id: task for task in problem.tasks}
         self.order, self.start, self.end = order, start, end
         self.batch, self.model, self.depth = batch, model, link_depth
@@ -151,7 +157,11 @@ class _Compiler:
         for message in self.incoming[task.id]:
             body.append(WaitReceive(message.id))
             self.waiting[message.sender, message.receiver] -= 1
-        body.append(RUNS[task.kind](stage))
+        strategy = self.strategies.get(task.id, "none")
+        if task.kind == "F":
+            body.append(Forward(stage, strategy))
+        else:
+            body.append(Backward(stage, strategy) if task.kind == "B" else BackwardWeight(stage))
 
     def _finish(self, task: Task) -> None:
         targets = [self.tasks[after] for after in self.successors[task.id]]

@@ -43,16 +43,21 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Run a chunk's forward."""
+    """Run a chunk's forward, keeping for the backward what the memory strategy says (one of ``STRATEGIES``)."""
 
     stage: Stage
+    strategy: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """Run a chunk's backward; where its ``BackwardWeight`` follows, without the gradients that are put off."""
+    """Run a chunk's backward, whose forward ran by the same memory strategy.
+
+    Where its ``BackwardWeight`` follows, without the gradients that are put off.
+    """
 
     stage: Stage
+    strategy: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

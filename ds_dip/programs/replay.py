@@ -12,6 +12,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.programs.compile import ProgramError
 from ds_dip.programs.program import (
     RUNS,
@@ -72,6 +73,7 @@ class _Rank:
                 self.inputs[message.target].append(message.id)
         self.loads = {i for i in program.instructions if isinstance(i, Load)}
         self.done: set[Stage | Instruction] = set()
+        self.strategies: dict[Stage, str] = {}
 
     def check(self) -> None:
         for position, instruction in enumerate(self.program.instructions):
@@ -81,6 +83,8 @@ class _Rank:
             self.done.add(instruction)
             if isinstance(instruction, Forward | Backward | BackwardWeight):
                 self.done.add(instruction.stage)
+                if not isinstance(instruction, BackwardWeight):
+                    self.strategies[instruction.stage] = instruction.strategy
         for message in self.program.messages:
             self._complete(message)
 
@@ -109,6 +113,8 @@ class _Rank:
         stage = instruction.stage
         if not isinstance(instruction, RUNS[stage.kind]):
             return "the stage is of another kind"
+        if stage in self.done:
+            return "its stage is there twice"
         if Load(stage) not in self.done and Load(stage) in self.loads:
             return "it runs before its fields are loaded"
         missing = [message for message in self.inputs[stage] if WaitReceive(message) not in self.done]
@@ -118,6 +124,12 @@ class _Rank:
             return "its forward has not run on this rank"
         if stage.kind == "W" and replace(stage, kind="B") not in self.done:
             return "its backward has not run on this rank"
+        if isinstance(instruction, BackwardWeight):
+            return None
+        if instruction.strategy not in STRATEGIES:
+            return f"the memory strategy is unknown, expected one of {', '.join(STRATEGIES)}"
+        if stage.kind == "B" and self.strategies[replace(stage, kind="F")] != instruction.strategy:
+            return f"its forward ran by the memory strategy {self.strategies[replace(stage, kind='F')]!r}"
         return None
 
     def _complete(self, message: Message) -> None:

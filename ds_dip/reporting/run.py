@@ -14,6 +14,7 @@ from typing_extensions import Self
 
 from ds_dip.costs.roofline import Rates, Roofline
 from ds_dip.planning import build_problem
+from ds_dip.programs import strategies_of
 from ds_dip.reporting.summary import StepRecord, Summary, summarise, table, write_summary
 from ds_dip.reporting.timeline import step_timeline, write_timeline
 
@@ -121,5 +122,9 @@ class RunReport:
         compute = str(engine.dtype_of("compute")).removeprefix("torch.")
         model, partition = engine.module.model, engine.module.partition
         costs = Roofline(model, Rates(compute=compute))
-        problem = build_problem(engine.plan.batch, model, partition, costs, compute=compute)
-        write_timeline(folder, step_timeline(engine.plan, engine.measured, problem, compute=compute), keep)
+        chosen = strategies_of(engine.plan.programs)
+        problem = build_problem(engine.plan.batch, model, partition, costs, compute=compute, chosen=chosen)
+        timeline = step_timeline(
+            engine.plan, engine.measured, problem, model=model, partition=partition, compute=compute
+        )
+        write_timeline(folder, timeline, keep)

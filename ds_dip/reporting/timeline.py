@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,12 @@ from pydantic import TypeAdapter, ValidationError
 from ds_dip.costs.corrections import CorrectedCosts
 from ds_dip.costs.rules import base_costs, with_rules
 from ds_dip.files import FileError, read_json, step_files, step_path, write_json
-from ds_dip.models.spec import ELEMENT_BYTES
+from ds_dip.models.partition import Partition
+from ds_dip.models.spec import ELEMENT_BYTES, Model
 from ds_dip.planner.recording import SUFFIX as RECORDED
 from ds_dip.planner.recording import Recording, TimedStep, folder_of
 from ds_dip.planning import build_problem
+from ds_dip.programs import Held, memory, strategies_of
 from ds_dip.programs.program import Message, Stage
 from ds_dip.reporting.bounds import bounds
 from ds_dip.scheduling.problem import Problem
@@ -125,11 +127,18 @@ _ADAPTER = TypeAdapter(StepTimeline)
 
 
 def step_timeline(
-    plan: StepPlan, measured: TimedStep | None = None, problem: Problem | None = None, *, compute: str = "float32"
+    plan: StepPlan,
+    measured: TimedStep | None = None,
+    problem: Problem | None = None,
+    *,
+    model: Model | None = None,
+    partition: Partition | None = None,
+    compute: str = "float32",
 ) -> StepTimeline:
     """The timeline of a step from its plan and, where it ran, its measurement.
 
-    With the step's ``problem`` the plan's transfers end when they arrive and its memory is known.
+    With the step's ``problem``, in which every stage has its strategy, the plan's transfers end when they arrive, and
+    with ``model`` and ``partition`` too its memory is known.
     ``compute`` is the data type the run trains in.
     """
     real = None
@@ -148,14 +157,16 @@ def step_timeline(
         for time in times
     )
     delays = {} if problem is None else _delays(problem)
-    memory = () if problem is None else _memory(problem, planned)
+    samples: tuple[MemorySample, ...] = ()
+    if problem is not None and model is not None and partition is not None:
+        samples = _memory(memory(plan.programs, problem, (), plan.batch, model, partition, compute), plan, shift)
     return StepTimeline(
         step=plan.step,
         ranks=len(plan.programs),
         kind=plan.kind,
         reason=plan.reason,
         schedule=plan.schedule,
-        planned=Track(planned, _transfers(plan, planned, delays, compute), memory),
+        planned=Track(planned, _transfers(plan, planned, delays, compute), samples),
         measured=real,
         waited_s=None if measured is None else measured.waited,
         iteration_s=None if measured is None else measured.iteration,
@@ -220,8 +231,9 @@ def timeline_of(run: str | Path, step: int) -> StepTimeline:
     costs = with_rules(base_costs(model, settings.rates, settings.table, partition), model, settings.rules)
     chunks = {(chunk.module, chunk.start): chunk for chunk in partition.chunks}
     corrected = CorrectedCosts(costs, found.plan.corrections, chunks)
-    problem = build_problem(found.plan.batch, model, partition, corrected, compute=compute)
-    return step_timeline(found.plan, found, problem, compute=compute)
+    chosen = strategies_of(found.plan.programs)
+    problem = build_problem(found.plan.batch, model, partition, corrected, compute=compute, chosen=chosen)
+    return step_timeline(found.plan, found, problem, model=model, partition=partition, compute=compute)
 
 
 def _interval(rank: int, stage: Stage, start: float, end: float) -> StageInterval:
@@ -280,23 +292,11 @@ def _delays(problem: Problem) -> dict[tuple[Stage, Stage], float]:
     return {(stage[before], stage[after]): delay for before, after, delay in problem.edges}
 
 
-def _memory(problem: Problem, stages: Sequence[StageInterval]) -> tuple[MemorySample, ...]:
-    """The memory of the plan: at equal times releases come first."""
-    at = {interval.stage: interval for interval in stages}
-    stage = _stages(problem)
-    changes: dict[int, list[tuple[float, float]]] = {rank: [] for rank in range(problem.ranks)}
-    for task in problem.tasks:
-        interval = at.get(stage[task.id])
-        if interval is not None:
-            # The plan may have split a backward: then the later part releases.
-            last = at.get(replace(interval.stage, kind="W"), interval) if task.kind == "B" else interval
-            changes[task.rank] += [(interval.start_s, task.acquire), (last.end_s, -task.release)]
+def _memory(held: Sequence[Sequence[Held]], plan: StepPlan, shift: float) -> tuple[MemorySample, ...]:
+    """The memory of the plan, at every moment the last of what is held then and the most of it."""
     samples: list[MemorySample] = []
-    for rank, of_rank in changes.items():
-        used = 0.0
-        for time, change in sorted(change for change in of_rank if change[1]):
-            used += change
-            if samples and samples[-1].rank == rank and samples[-1].at_s == time:
-                samples.pop()
-            samples.append(MemorySample(rank, time, used))
+    for rank, (moments, times) in enumerate(zip(held, plan.stages, strict=True)):
+        for moment in moments:
+            time = times[moment.stage]
+            samples.append(MemorySample(rank, shift + (time.start if moment.start else time.end), moment.bytes))
     return tuple(samples)

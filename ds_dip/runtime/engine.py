@@ -33,6 +33,7 @@ from ds_dip.runtime.finite import CLEAN, FiniteCheck
 from ds_dip.runtime.instructions import Execute, ProgramSchedule
 from ds_dip.runtime.links import LinkTransport, links_of
 from ds_dip.runtime.measure import Measured, Measurer
+from ds_dip.runtime.memory import Meter
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.monitor import scalars
 from ds_dip.runtime.peers import Peers, sentence_of, set_deadline
@@ -99,6 +100,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
             watch=self._finite.watch if self.watched else None,
         )
         self._measurer = Measurer(self.grid, torch.device(self.device))
+        self._meter, self._peak = Meter(), 0.0
         self._loss_stage = partition.of(model.loss_module)[-1].rank
         self.peers = Peers(_get_default_store(), self.global_rank, dist.get_world_size())
         set_deadline(dip.timeouts.rank_s)
@@ -223,7 +225,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
         assert self.plan is not None
         note = self._finite.note(self._gradients()) if self.watched else CLEAN
         measured = self._executor.intervals, *self._asked
-        notes, self._stopping = self._measurer.gather(self.plan, *measured, note, self._stop)
+        notes, self._stopping = self._measurer.gather(self.plan, *measured, note, self._stop, self._peak)
         return self._finite.sentence(notes)
 
     def _exec_schedule(self, pipe_schedule: ProgramSchedule) -> None:
@@ -257,9 +259,11 @@ class DIPEngine(Checkpoints, ReducingEngine):
         return self.grid.stage_to_global(self._loss_stage)  # type: ignore[no-any-return]  # untyped
 
     def _exec_execute(self, instructions: Sequence[Instruction]) -> None:
+        self._meter.begin(self.module.parameters())
         for instruction in instructions:
             self._executor.execute(instruction)
         self._executor.finish()
+        self._peak = self._meter.end(self.module.parameters())
 
     def close(self) -> None:
         """Stop the planner, end the recording, drop messages under way; ``ds_dip.shutdown`` calls it."""
@@ -303,9 +307,9 @@ class _EngineCompute:
         """The module's loss function."""
         return self._engine.module.loss_fn(output, context)  # type: ignore[no-any-return]  # untyped
 
-    def backward(self, tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+    def backward(self, roots: Sequence[Any], gradients: list[torch.Tensor]) -> None:
         """See ``DIPEngine.backward_outputs``."""
-        self._engine.backward_outputs(tensors, gradients)
+        self._engine.backward_outputs(roots, gradients)
 
     def backward_loss(self, loss: torch.Tensor) -> None:
         """See ``DIPEngine.backward_loss``."""

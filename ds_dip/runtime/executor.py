@@ -8,7 +8,7 @@ those of one process computing the whole batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ from ds_dip.programs.program import (
     WaitReceive,
 )
 from ds_dip.runtime.clock import Clock, Interval
+from ds_dip.runtime.recompute import Again, as_it_was, random_states, roots_of
 from ds_dip.runtime.stages import Stages
 from ds_dip.runtime.transport import Transport
 from ds_dip.runtime.weights import PutOff, putting_off, total_of
@@ -53,8 +54,8 @@ class Compute(Protocol):
         """The loss summed over the microbatch, a scalar."""
         ...
 
-    def backward(self, tensors: Tensors, gradients: Tensors) -> None:
-        """One backward through several outputs."""
+    def backward(self, roots: Sequence[Any], gradients: Tensors) -> None:
+        """One backward from the gradient edges of several outputs."""
         ...
 
     def backward_loss(self, loss: torch.Tensor) -> None:
@@ -81,7 +82,8 @@ class _Run:
     handed: dict[tuple[Stage, Stage], Tensors] = field(default_factory=dict)
     fields: dict[Stage, Mapping[str, torch.Tensor]] = field(default_factory=dict)
     leaves: dict[Stage, list[tuple[Stage, Tensors]]] = field(default_factory=dict)
-    outputs: dict[Stage, Tensors] = field(default_factory=dict)
+    roots: dict[Stage, list[Any]] = field(default_factory=dict)
+    again: dict[Stage, Again] = field(default_factory=dict)
     losses: dict[Stage, torch.Tensor] = field(default_factory=dict)
     #: By forward, for the stages whose weight gradients are put off.
     put_off: dict[Stage, PutOff] = field(default_factory=dict)
@@ -152,7 +154,8 @@ class Executor:
         left: dict[str, dict[Any, Any]] = {
             "arrived": run.arrived,
             "handed on": run.handed,
-            "outputs": run.outputs,
+            "outputs": run.roots,
+            "stages to run again": run.again,
             "losses": run.losses,
             "inputs": run.leaves,
             "fields": run.fields,
@@ -175,7 +178,7 @@ class Executor:
         if isinstance(instruction, Load):
             self._load_fields(run, instruction.stage)
         elif isinstance(instruction, Forward):
-            self._clock.measure(instruction.stage, lambda: self._forward(run, instruction.stage))
+            self._clock.measure(instruction.stage, lambda: self._forward(run, instruction.stage, instruction.strategy))
         elif isinstance(instruction, Backward):
             self._clock.measure(instruction.stage, lambda: self._backward(run, instruction.stage))
         elif isinstance(instruction, BackwardWeight):
@@ -219,7 +222,7 @@ class Executor:
             raise StageError(f"{target} runs before {source} has handed its tensors on")
         return tensors
 
-    def _forward(self, run: _Run, stage: Stage) -> None:
+    def _forward(self, run: _Run, stage: Stage, strategy: str) -> None:
         sources = self._stages.sources(run.batch, stage)
         leaves: list[tuple[Stage, Tensors]] = []
         taken: dict[Stage, Tensors] = {}
@@ -229,31 +232,55 @@ class Executor:
                 tensors = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
                 leaves.append((source, tensors))
             taken[source] = tensors
-        x = _unpack(taken[sources[0]]) if stage.chunk else self._gather(stage, taken)
-        context = Context(
-            self._sizes(run, stage), run.fields.pop(stage, {}), run.instances(stage), run.batch.step, self._seed
-        )
-        with self._named(run, stage, context), putting_off(run.put_off.get(stage)):
-            output = self._compute.forward(self._stages.chunk(stage), x, context)
-        tensors = list(output) if isinstance(output, tuple | list) else [output]
-        self._check(run, stage, tensors)
-        self._watch(stage, tensors)
         backward = run.train and self._model.backward(stage.module)
-        if backward:
-            run.leaves[stage] = leaves
-        if self._stages.loses(stage):
-            self._lose(run, stage, output, context)
-            return
-        if backward:
-            run.outputs[stage] = tensors
+        context = Context(
+            self._sizes(run, stage),
+            run.fields.pop(stage, {}),
+            run.instances(stage),
+            run.batch.step,
+            self._seed,
+            selective=backward and strategy == "selective",
+        )
+        again = backward and strategy == "full"
+        if again:
+            run.again[stage] = Again(taken, context, random_states(self._device))
+        with torch.no_grad() if again else nullcontext():
+            output = self._output(run, stage, taken, context)
+            tensors = list(output) if isinstance(output, tuple | list) else [output]
+            self._check(run, stage, tensors)
+            self._watch(stage, tensors)
+            if backward:
+                run.leaves[stage] = leaves
+            if self._stages.loses(stage):
+                self._lose(run, stage, output, context, keep=backward and not again)
+                return
+        if backward and not again:
+            run.roots[stage] = roots_of(tensors)
         for target in self._stages.targets(run.batch, stage):
             run.handed[stage, target] = [t.detach() for t in tensors]
 
-    def _lose(self, run: _Run, stage: Stage, output: Any, context: Context) -> None:
+    def _output(self, run: _Run, stage: Stage, taken: Mapping[Stage, Tensors], context: Context) -> Any:
+        """What the stage's chunk makes of what it took."""
+        x = _unpack(next(iter(taken.values()))) if stage.chunk else self._gather(stage, taken)
+        with self._named(run, stage, context), putting_off(run.put_off.get(stage)):
+            return self._compute.forward(self._stages.chunk(stage), x, context)
+
+    def _again(self, run: _Run, forward: Stage) -> None:
+        """Run a forward again, for its backward."""
+        again = run.again.pop(forward)
+        with as_it_was(again, self._device):
+            output = self._output(run, forward, again.taken, again.context)
+            if self._stages.loses(forward):
+                with self._named(run, forward, again.context):
+                    run.losses[forward] = self._compute.loss(output, again.context)
+            else:
+                run.roots[forward] = roots_of(list(output) if isinstance(output, tuple | list) else [output])
+
+    def _lose(self, run: _Run, stage: Stage, output: Any, context: Context, *, keep: bool) -> None:
         with self._named(run, stage, context):
             loss = self._compute.loss(output, context)
         self._watch(stage, [loss])
-        if run.train:
+        if keep:
             run.losses[stage] = loss
         value = loss.detach().clone()
         self.loss_sum = value if self.loss_sum is None else self.loss_sum + value
@@ -303,15 +330,16 @@ class Executor:
 
     def _backward(self, run: _Run, stage: Stage) -> None:
         forward = Stage("F", stage.module, stage.chunk, stage.microbatch, stage.sub)
+        if forward in run.again:
+            self._again(run, forward)
         leaves = run.leaves.pop(forward)
         if forward in run.losses:
             self._compute.backward_loss(run.losses.pop(forward))
         else:
-            outputs = [t for t in run.outputs.pop(forward) if t.is_floating_point()]
-            gradients = self._gradients(run, forward, stage)
-            pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
+            roots, gradients = run.roots.pop(forward), self._gradients(run, forward, stage)
+            pairs = [(root, g) for root, g in zip(roots, gradients, strict=True) if root is not None]
             if pairs:
-                self._compute.backward([o for o, _ in pairs], [g for _, g in pairs])
+                self._compute.backward([root for root, _ in pairs], [g for _, g in pairs])
         for source, tensors in leaves:
             target = Stage("B", source.module, source.chunk, source.microbatch, source.sub)
             gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors if t.is_floating_point()]

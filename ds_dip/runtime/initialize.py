@@ -12,7 +12,8 @@ from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config import DeepSpeedConfig
 
-from ds_dip.config import ConfigError, read_config
+from ds_dip.config import ConfigError, DIPConfig, read_config
+from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.data import Dataset, DatasetReference, Sampler
 from ds_dip.files import FileError, read_object
 from ds_dip.planner import PlanSource
@@ -88,6 +89,7 @@ def initialize(
     )
     set_deadline(max(dip.timeouts.start_s, dip.timeouts.rank_s))
     settings = _settings(document, model)
+    _refuse_interval(dip, settings, model)
     dataset = training_data.open()
     Sampler(len(dataset), settings.train_batch_size)  # refuses on every rank what the leaders' samplers would
 
@@ -168,6 +170,16 @@ def _settings(document: Mapping[str, Any], model: DIPModule) -> DeepSpeedConfig:
             f"{settings.gradient_accumulation_steps}, for {replicas} replicas: give at least one sample a microbatch"
         )
     return settings
+
+
+def _refuse_interval(dip: DIPConfig, settings: DeepSpeedConfig, model: DIPModule) -> None:
+    """Only one may say what is computed again: with both, plans would count memory that is not kept."""
+    interval = settings.pipeline["activation_checkpoint_interval"] or model.activation_checkpoint_interval
+    if interval and dip.strategies != STRATEGIES[:1]:
+        raise ConfigError(
+            f'"activation_checkpoint_interval" is {interval}, and plans choose among the memory strategies '
+            f'{", ".join(dip.strategies)}: leave the interval out, or set "dip.memory_strategies" to ["none"]'
+        )
 
 
 def _compute(settings: DeepSpeedConfig) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,7 +28,8 @@ class Measured:
     ``stages`` are every rank's stages in the order they ran; ``waited`` how long the slowest rank
     waited for its plan; ``executed`` the span of the stages; ``iteration`` the whole batch until this
     rank ended it, the reduction and the optimizer step included; ``bubble`` the share of ranks x ``executed`` in which
-    a rank ran no stage.
+    a rank ran no stage. ``peak_memory`` are the bytes that each rank's program took at most, by the accelerator's own
+    count; empty where it has none.
     """
 
     step: int
@@ -37,6 +38,7 @@ class Measured:
     executed: float
     iteration: float
     bubble: float
+    peak_memory: tuple[float, ...] = ()
 
 
 class AssignmentError(RuntimeError):
@@ -57,6 +59,7 @@ class Measurer:
         self._ranks = grid.pipe_parallel_size
         self._offset = self._clock_offset()
         self._gathered: tuple[int, list[list[Stage]], list[list[float]]] = (0, [], [])
+        self._peaks: tuple[float, ...] = ()
 
     def _clock_offset(self) -> float:
         """Seconds to take off this machine's monotonic clock to get the first rank's; 0 on the same machine."""
@@ -75,19 +78,29 @@ class Measurer:
         return gathered.view(-1, length).tolist()
 
     def gather(
-        self, plan: StepPlan, intervals: Sequence[Interval], began: float, planned: float, note: Note, stop: int
+        self,
+        plan: StepPlan,
+        intervals: Sequence[Interval],
+        began: float,
+        planned: float,
+        note: Note,
+        stop: int,
+        peak: float = 0.0,
     ) -> tuple[dict[int, Note], int]:
         """The notes by global rank, of every rank that found something, and the largest ``stop`` of all ranks.
 
         Keeps the times for ``measured``.
         ``began`` is when this rank asked for its plan and ``planned`` when it had it, on its own
-        monotonic clock. Stages are not named on the wire: the plan's programs have their order.
+        monotonic clock; ``peak`` are the bytes that its program took at most, 0 where they are not counted. Stages are
+        not named on the wire: the plan's programs have their order.
         """
         stages = [stages_of(program) for program in plan.programs]
         times = [t - self._offset for interval in intervals for t in (interval.start, interval.end)]
-        head = [*note, stop, began - self._offset, planned - self._offset]
+        head = [*note, stop, peak, began - self._offset, planned - self._offset]
         rows = self._all([*head, *times], len(head) + 2 * max(map(len, stages)), self._group)
-        self._gathered = plan.step, stages, [row[len(note) + 1 :] for row in rows]
+        self._gathered = plan.step, stages, [row[len(note) + 2 :] for row in rows]
+        peaks = tuple(row[len(note) + 1] for row in rows)
+        self._peaks = peaks if any(peaks) else ()
         notes = {self._global(stage): _note(row) for stage, row in enumerate(rows)}
         stop = int(max(row[len(note)] for row in rows))
         if self._replicas is not None:
@@ -105,7 +118,7 @@ class Measurer:
     def measured(self) -> Measured:
         """The batch's timeline; it ends now."""
         step, stages, rows = self._gathered
-        return combine(step, stages, rows, time.monotonic() - self._offset)
+        return replace(combine(step, stages, rows, time.monotonic() - self._offset), peak_memory=self._peaks)
 
 
 def _note(row: Sequence[float]) -> Note:

@@ -15,7 +15,8 @@ def scalars(
     """(name, value, ``samples`` trained on) of each figure; names end in their unit.
 
     ``DIP/tflops`` is what a rank of this pipeline gets done: model FLOPs (see ``model_flops``) a second, over the
-    whole iteration, in 10^12. It is left out where a layer does not tell its operations.
+    whole iteration, in 10^12. It is left out where a layer does not tell its operations. ``DIP/peak_memory_gb`` is
+    predicted, ``DIP/measured_memory_gb`` what the accelerator counted of the same, where it counts: the worst rank's.
     """
     values = {
         "plan_ms": 1e3 * statistics.plan_seconds,
@@ -33,6 +34,8 @@ def scalars(
         "stall_pct": 100.0 * measured.waited / measured.iteration,
         "peak_memory_gb": max(plan.peak_memory) / 1e9,
     }
+    if measured.peak_memory:
+        values["measured_memory_gb"] = max(measured.peak_memory) / 1e9
     sizes = sizes_of([sample for microbatch in plan.batch.microbatches for sample in microbatch.samples], model)
     if (flops := model_flops(model, sizes)) is not None:
         values["tflops"] = flops / measured.iteration / len(plan.programs) / 1e12

@@ -89,6 +89,7 @@ def make_plans(
         loss=dip.loss,
         link_depth=dip.link_depth,
         memory_capacity=dip.capacity(partition.ranks),
+        strategies=dip.strategies,
         rates=Rates(compute=compute),
         table=table,
         rules=rules,

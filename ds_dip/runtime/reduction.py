@@ -7,6 +7,7 @@ gradient on every parameter, the whole norm on one rank, is put right here.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,11 +35,11 @@ class ReducingEngine(PipelineEngine):
         scale = self._loss_scale if self.gradient_average else self._loss_scale / self.grid.data_parallel_size
         DeepSpeedEngine.backward(self, loss * scale)
 
-    def backward_outputs(self, tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
-        """One backward through all outputs of a chunk."""
+    def backward_outputs(self, roots: Sequence[Any], gradients: list[torch.Tensor]) -> None:
+        """One backward from the gradient edges of all outputs of a chunk."""
         self._running_engine_backward = True
         try:
-            torch.autograd.backward(tensors, gradients)
+            torch.autograd.backward(roots, gradients)
             self._backward_epilogue()
         finally:
             self._running_engine_backward = False

@@ -47,7 +47,14 @@ class CasePlans:
         plan = case.plan(self.replica, forward_only=forward_only, split=0.0 if forward_only else self.split)
         batch = case.batches[self.replica]
         programs = compile_programs(
-            plan.problem, plan.order, plan.start, plan.end, batch, case.toy.model, case.partition
+            plan.problem,
+            plan.order,
+            plan.start,
+            plan.end,
+            batch,
+            case.toy.model,
+            case.partition,
+            strategies=plan.strategies,
         )
         replay(programs)
         return SimpleNamespace(

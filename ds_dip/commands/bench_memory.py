@@ -1,0 +1,67 @@
+"""``ds-dip bench memory``: what memory strategies save and cost, and how well their memory is predicted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ds_dip.commands import FILE, Seconds
+
+
+@click.command("memory")
+@click.option("--ranks", type=click.IntRange(min=1), default=2, show_default=True, help="Pipeline ranks.")
+@click.option("--model", type=FILE, default=Path("model_configs/quickstart.json"), show_default=True,
+              help="A model of images and text.")  # fmt: skip
+@click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
+              help="The DeepSpeed JSON.")  # fmt: skip
+@click.option("--limit", "limits", type=click.FloatRange(min=0.0, max=1.0, min_open=True), multiple=True,
+              default=(0.7, 0.5), show_default=True,
+              help="A share of what keeping everything takes; may be repeated.")  # fmt: skip
+@click.option("--blocks", type=click.IntRange(min=1), default=6, show_default=True, help="Blocks of each contender.")
+@click.option("--iterations", type=click.IntRange(min=1), default=3, show_default=True, help="Iterations a block.")
+@click.option("--deadline", type=Seconds(min=1.0), default=600.0, show_default=True, help="Seconds it may take.")
+@click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")
+def command(
+    ranks: int, model: Path, config: Path, limits: tuple[float, ...], blocks: int, iterations: int, deadline: float,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Train one batch again and again by each strategy, and by all of them under limits.
+
+    Shows every rank's predicted peak of activations and messages beside what the allocator counts, and the time over
+    that of keeping everything.
+    """
+    from ds_dip.ranks import result_of
+
+    settings = {
+        "model": str(model.resolve()), "config": str(config.resolve()), "ranks": ranks, "limits": limits,
+        "blocks": blocks, "iterations": iterations,
+    }  # fmt: skip
+    document = result_of("ds_dip.benchmarks.memory", ranks, settings, deadline)
+    if as_json:
+        click.echo(json.dumps(document))
+    else:
+        _show(document)
+
+
+def _show(document: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
+    table = Table("strategies", "predicted peak, by rank", "measured", "largest error", "time over none", "stages")
+    for name, found in document["contenders"].items():
+        predicted, measured, over = found["predicted_bytes"], found["measured_bytes"], found["over_none"]
+        errors = [abs(own / real - 1) for own, real in zip(predicted, measured, strict=True)]
+        table.add_row(
+            name,
+            ", ".join(f"{own / 1e6:.2f}" for own in predicted) + " MB",
+            ", ".join(f"{own / 1e6:.2f}" for own in measured) + " MB",
+            f"{max(errors):.1%}",
+            f"{over['median']:.2f} ({over['lower_quartile']:.2f} to {over['upper_quartile']:.2f})",
+            ", ".join(f"{count} {strategy}" for strategy, count in found["stages"].items()),
+        )
+    console.print(table)
