@@ -27,6 +27,21 @@ MODEL = Model(
     ),
     (("vision", "language"),),
 )
+CLIPS = Model(
+    "clips",
+    (
+        Module("text", (kinds.token_embedding(6, 32, {}), kinds.text_output(6)), frozen=True),
+        Module(
+            "video",
+            (
+                kinds.video_embedding(8, 6, kinds.Latent(patch=2, channels=3, side=2, frames=16)),
+                *(kinds.diffusion_block(WIDTH, 2),) * 2,
+                kinds.video_output(8, kinds.Latent(patch=2, channels=3, side=2, frames=16)),
+            ),
+        ),
+    ),
+    (("text", "video"),),
+)
 SWEEP = Sweep({"vision": Extent(16, 16, 4), "language": Extent(4, 64, 4)}, (1024, 65536), (1024, 65536), (100, 10000))
 DEVICE = Device(
     "a device", {"float32": 1e12, "bfloat16": 2e12}, 8e10, 1e11, {"node": (1e10, 1e-6), "network": (1e9, 1e-5)}, 1e-6,

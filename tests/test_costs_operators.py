@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from ds_dip.costs.operations import operations
 from ds_dip.costs.operators import OPERATORS, Call, calls, is_reordered, link_bytes, runs_of, spread_sizes
+from ds_dip.costs.parallel import TensorParallel
 from ds_dip.models.spec import Layer, Sizes
-from tests.profiling_cases import MODEL, sizes
+from tests.profiling_cases import CLIPS, MODEL, sizes
 
 LAYERS = [layer for module in MODEL.modules for layer in dict.fromkeys(layer.kind for layer in module.layers)]
 TOKENS = st.lists(st.integers(1, 64), min_size=1, max_size=6)
 #: Operators whose work ``operations`` counts; it leaves out what is cheap beside them.
-COUNTED = ("linear", "attention", "patch_embedding")
+COUNTED = ("linear", "attention", "patch_embedding", "latent_embedding", "cross_attention")
 
 
 def layer(kind: str) -> Layer:
@@ -29,6 +30,18 @@ def flops(found: list[Call]) -> float:
 def test_the_operators_work_is_the_layers(tokens: list[int], kind: str) -> None:
     instances = Sizes(tuple(tokens), tuple(tokens))
     assert flops(calls(layer(kind), instances)) == pytest.approx(operations(layer(kind), instances).flops)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(1, 20)), min_size=1, max_size=5), st.sampled_from([1, 2]))
+def test_a_diffusion_transformers_operators_work_is_the_layers(clips: list[tuple[int, int]], degree: int) -> None:
+    instances = Sizes(tuple(size for size, _ in clips), tuple(text for _, text in clips))
+    for own in CLIPS.module("video").layers:
+        counted = operations(own, instances, TensorParallel(degree, sequence=False))
+        found = calls(own, instances, degree)
+        assert flops(found) == pytest.approx(counted.flops), own.kind
+        for kind, wanted in (("F", counted.sums), ("B", counted.backward_sums)):
+            sums = [call.shape["elements"] for call in found if call.operator == "all_reduce" and kind in call.passes]
+            assert sorted(sums) == sorted(wanted if degree > 1 else ())
 
 
 @given(TOKENS)

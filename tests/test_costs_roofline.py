@@ -52,12 +52,31 @@ def test_the_merger_works_on_the_merged_rows_and_the_head_on_the_vocabulary() ->
     assert operations(kinds.head(8, 32), Sizes((5,), (5,))).flops == 2 * 5 * 8 * 32
 
 
+def test_a_diffusion_blocks_flops_are_those_counted_by_hand() -> None:
+    # Clips of 3 and 5 patches with texts of 2 and 4 tokens: two attentions of 4 heads and 2 groups of 2.
+    attention = 2 * 8 * (8 * 16 + 8 * 8) + 4 * (9 + 25) * 8
+    cross = 2 * 8 * (8 * 8 + 8 * 8) + 2 * 6 * (8 * 8) + 4 * (3 * 2 + 5 * 4) * 8
+    feed_forward = 2 * 8 * 3 * 8 * 16
+    count = operations(kinds.diffusion_block(WIDTH, 1), Sizes((3, 5), (2, 4)))
+    assert count.flops == attention + cross + feed_forward
+    assert count.weights == 2 * (8 * 16 + 8 * 8) + 3 * 8 * 16
+
+
+def test_the_ends_of_a_diffusion_transformer_by_hand() -> None:
+    latent, sizes = kinds.Latent(patch=2, channels=3, side=2, frames=4), Sizes((4, 8), (2, 3))
+    embedded = operations(kinds.video_embedding(8, 6, latent), sizes)
+    assert embedded.flops == 2 * (12 * 12 * 8 + 5 * 6 * 8 + 2 * (256 * 8 + 7 * 8 * 8))
+    assert operations(kinds.video_output(8, latent), sizes).flops == 2 * 12 * 8 * 12
+    assert operations(kinds.text_output(8), sizes).flops == 0
+
+
 @settings(deadline=None)
 @given(TOKENS, TOKENS)
 def test_instances_add_up_whatever_shares_their_microbatch(first: Sizes, second: Sizes) -> None:
     both = Sizes(first.tokens + second.tokens, first.merged + second.merged)
-    for module in MODEL.modules:
-        for layer in module.layers:
+    video = (kinds.video_embedding(8, 6, kinds.Latent(2, 3, 2, 4)), kinds.diffusion_block(WIDTH, 1))
+    for layers in (*(module.layers for module in MODEL.modules), video):
+        for layer in layers:
             whole, one, two = (operations(layer, sizes) for sizes in (both, first, second))
             assert whole.flops == one.flops + two.flops
             assert whole.kept == one.kept + two.kept
@@ -128,7 +147,7 @@ def test_a_sample_costs_what_it_adds_without_what_a_microbatch_pays_once() -> No
 def test_corrections_change_seconds_but_neither_memory_nor_transfers() -> None:
     base, sizes = Roofline(MODEL), Sizes((8,), (8,))
     measured = [Measurement("language", "F", p, 3 * p + 1) for p in (1.0, 2.0, 3.0, 4.0)]
-    costs = CorrectedCosts(base, Corrections().updated(measured))
+    costs = CorrectedCosts(base, Corrections().updated(measured), {})
     assert costs.forward("language", 0, 3, sizes) == pytest.approx(3 * base.forward("language", 0, 3, sizes) + 1)
     assert costs.backward("language", 0, 3, sizes) == base.backward("language", 0, 3, sizes)
     assert costs.activation_bytes("language", 0, 3, sizes) == base.activation_bytes("language", 0, 3, sizes)

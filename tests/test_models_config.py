@@ -30,8 +30,9 @@ def refusal(change):
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
 def test_every_model_of_the_project_is_read(path):
     model = load_model(path)
-    assert [module.layers[0].kind for module in model.modules[:-1]] == ["patch_embedding"] * (len(model.modules) - 1)
-    assert model.modules[-1].layers[-1].kind == "head"
+    ends = {"head": "patch_embedding", "video_output": "token_embedding"}
+    first = ends[model.modules[-1].layers[-1].kind]
+    assert [module.layers[0].kind for module in model.modules[:-1]] == [first] * (len(model.modules) - 1)
     assert model.upstream(model.loss_module) == tuple(module.name for module in model.modules[:-1])
 
 
@@ -126,3 +127,39 @@ def test_reading_a_model_needs_no_torch():
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(CONFIGS / "quickstart.json")], check=True, timeout=60)
+
+
+def video():
+    return json.loads((CONFIGS / "t2v_s.json").read_text())
+
+
+def test_a_diffusion_transformer_passes_patches_text_and_modulation_on():
+    model = parse_model(video())
+    assert model.module("text").frozen
+    assert not model.backward("text")
+    sizes = Sizes((512, 256), (20, 9))
+    for layer in model.module("video").layers[:-1]:
+        assert [spec.shape(sizes) for spec in layer.output] == [(768, 3584), (29, 3584), (2, 6 * 3584)]
+    assert [spec.shape(sizes) for spec in model.module("video").layers[-1].output] == [(768, 64)]
+    assert fields_of(model.module("video").layers) == ("latents",)
+    assert fields_of(model.module("text").layers) == ("tokens",)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t, v, d: d.update(modules=[v], edges=[]), ["modules are 1", "expected 2", "text encoder"]),
+        (lambda t, v, d: v.update(side=0), ["modules[1].side", "0", "greater than 0"]),
+        (lambda t, v, d: t.update(head_dim=7), ["modules[0].head_dim", "7", "even"]),
+        (lambda t, v, d: t.update(kind="language_model"), ["modules[0].kind", "'language_model'", "last"]),
+        (lambda t, v, d: d["setups"][0].update(ranks=0), ["setups[0].ranks", "0", "greater than 0"]),
+        (lambda t, v, d: d["setups"][0].update(gpus=1), ["setups[0].gpus", "no such field"]),
+    ],
+)
+def test_what_is_wrong_in_a_video_model_is_refused(change, words):
+    document = video()
+    change(*document["modules"], document)
+    with pytest.raises(FileError) as error:
+        parse_model(document, "model.json")
+    for word in words:
+        assert word in str(error.value)

@@ -131,6 +131,8 @@ def test_with_measured_costs_whole_microbatches_and_one_lap_are_found(tmp_path: 
         ([*SIZE, *DATASET, "--table", str(TABLE), "--device", str(H800)], "--device is for a roofline, and .*json"),
         ([*DATASET, "--deepspeed-config", "no.json"], "no.json: cannot be read"),
         ([*DATASET, "--microbatches", "4"], "train_batch_size is missing"),
+        ([*SIZE, *DATASET, "--tensor-parallel", "3"], "vision has 4 heads, which do not divide among 3"),
+        ([*SIZE, *DATASET, "--table", str(TABLE), "--tensor-parallel", "3"], "which do not divide among 3"),
     ],
 )
 def test_what_cannot_be_used_is_told_in_a_sentence(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -169,6 +171,29 @@ def test_the_papers_models_are_partitioned(tmp_path: Path, model: str, ranks: in
     assert result.exit_code == 0, result.output
     partition = read_partition(tmp_path / "p.json", load_model(CONFIGS / f"{model}.json"))
     assert {chunk.rank for chunk in partition.chunks} == set(range(ranks))
+
+
+def test_a_rank_of_several_devices_is_scored_by_one_of_them(tmp_path: Path) -> None:
+    clips = ["--dataset", "ds_dip.data.clips:PackedClips", "--dataset-options", '{"samples": 40}']
+    size = ["--batch-size", "4", "--microbatches", "4", "--batches", "1", "--evaluations", "1", "--device", str(H800)]
+    found = []
+    for degree, more in ((1, []), (4, []), (4, ["--no-sequence-parallel"]), (4, ["--replicas", "2"])):
+        options = ["--compute", "bfloat16", "--tensor-parallel", str(degree), "--link", "network", *more]
+        result = run(tmp_path / "p.json", *clips, *size, *options, ranks=4, model="t2v_s")
+        assert result.exit_code == 0, result.output
+        found.append(json.loads((tmp_path / "p.json").read_text()))
+    kept = [
+        sum(chunk["activation_bytes"] for module in own["modules"].values() for chunk in module["chunks"])
+        for own in found
+    ]
+    # All but the embedding of text is shared.
+    assert kept[0] / 4 < kept[1] < 1.01 * kept[0] / 4
+    assert kept[1] < kept[2] < kept[0]
+    held = [sum(rank["state_bytes"] for rank in own["memory"]) for own in found]
+    assert held[3] < held[1] < held[0] / 2
+    seconds = [own["search"]["candidates"][0]["mean_s"] for own in found]
+    assert seconds[0] / 4 < seconds[1] < seconds[2] < seconds[0]
+    assert len({own["inputs_sha256"] for own in found}) == 4
 
 
 def packed(count: int) -> list[Any]:

@@ -6,10 +6,12 @@ import math
 
 import pytest
 
+from ds_dip.costs.parallel import TensorParallel
 from ds_dip.models import load_model
+from ds_dip.models.parameters import parameters
 from ds_dip.models.spec import Layer, Model, Module, TensorSpec
 from ds_dip.partition import make_partition
-from ds_dip.partition.memory import Memory, parameters
+from ds_dip.partition.memory import Memory
 from tests.partition_cases import CONFIGS, QUICKSTART
 
 
@@ -69,3 +71,27 @@ def test_what_is_left_for_activations() -> None:
     assert Memory(limits=(5.0, None)).activations(0, 500.0, 50.0) == 5.0
     limited = Memory(bytes=1000.0, link_depth=3, headroom=0.1, limits=(100.0, 900.0))
     assert [limited.activations(rank, 500.0, 50.0) for rank in range(2)] == [100.0, 250.0]
+
+
+def test_a_device_holds_its_share_of_a_rank() -> None:
+    partition = make_partition(QUICKSTART, 2)
+    whole, share = (Memory(compute="bfloat16", parallel=TensorParallel(degree)) for degree in (1, 2))
+    each = [
+        sum(
+            parameters(layer, 2)
+            for chunk in partition.on(rank)
+            for layer in QUICKSTART.module(chunk.module).layers[chunk.start : chunk.stop]
+        )
+        for rank in range(2)
+    ]
+    assert share.state(QUICKSTART, partition) == tuple((2 + 4 + 12) * count for count in each)
+    assert all(
+        w / 2 < s < w
+        for w, s in zip(whole.state(QUICKSTART, partition), share.state(QUICKSTART, partition), strict=True)
+    )
+
+
+def test_messages_are_cut_among_sequence_parallel_devices() -> None:
+    for sequence, message in ((True, 25.0), (False, 50.0)):
+        memory = Memory(bytes=1000.0, link_depth=3, headroom=0.0, parallel=TensorParallel(2, sequence))
+        assert memory.activations(0, 500.0, 50.0) == 1000 - 500 - 3 * message

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from ds_dip.models import load_model
+from ds_dip.models.parameters import parameters
 from ds_dip.models.partition import Partition, PartitionError
-from ds_dip.partition.memory import parameters
 from ds_dip.partition.methods import METHODS, partition_by
 from tests.partition_cases import CONFIGS, QUICKSTART
 

@@ -6,16 +6,20 @@ import pytest
 import torch
 
 from ds_dip.costs.layers import Wanted, layer_sizes, wanted_layers
+from ds_dip.costs.operations import operations
 from ds_dip.costs.operators import LINKS, OPERATORS, calls
+from ds_dip.models.build import LayerFactory
+from ds_dip.models.context import Context
+from ds_dip.models.spec import Sizes
 from ds_dip.profiling.cases import CASES, Case, Place, layer_case
 from ds_dip.profiling.memory import kept_bytes
-from tests.profiling_cases import MODEL
+from tests.profiling_cases import CLIPS, MODEL
 
 PLACE = Place(torch.device("cpu"), torch.float32)
 WANTED = {wanted.layer.kind: wanted for wanted in wanted_layers(MODEL).values()}
 SHAPES = {
     call.operator: dict(call.shape)
-    for wanted in WANTED.values()
+    for wanted in (*WANTED.values(), *wanted_layers(CLIPS).values())
     for call in calls(wanted.layer, layer_sizes(wanted.layer, 16, 3, int(wanted.layer.kind == "decoder_block")),
                       loss=wanted.loss)
 }  # fmt: skip
@@ -55,6 +59,18 @@ def test_a_decoder_block_keeps_what_its_operators_keep(spread: int) -> None:
     parts = sum(kept_bytes(lambda call=call: CASES[call.operator](call.shape, PLACE).run())  # type: ignore[misc]  # bound
                 for call in calls(wanted.layer, sizes))  # fmt: skip
     assert whole == pytest.approx(parts, rel=0.05)
+
+
+def test_a_diffusion_block_keeps_about_what_its_operators_keep() -> None:
+    layer, sizes = CLIPS.module("video").layers[1], Sizes((16, 8, 12), (5, 3, 2))
+    block = PLACE.module(LayerFactory(layer, 0, frozen=False)())
+    given = [PLACE.random(rows, width) for rows, width in ((36, 8), (10, 8), (3, 48))]
+    whole = kept_bytes(lambda: list(block(given, Context(sizes, {}))))
+    parts = sum(kept_bytes(lambda call=call: CASES[call.operator](call.shape, PLACE).run())  # type: ignore[misc]  # bound
+                for call in calls(layer, sizes))  # fmt: skip
+    counted = operations(layer, sizes).kept * 4
+    assert whole == pytest.approx(parts, rel=0.15)
+    assert whole == pytest.approx(counted, rel=0.15)
 
 
 def test_a_recomputed_layer_keeps_its_input_only() -> None:

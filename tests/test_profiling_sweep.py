@@ -16,8 +16,8 @@ from ds_dip.costs.table import LatencyTable, Row, Seconds
 from ds_dip.files import FileError
 from ds_dip.models import load_model
 from ds_dip.models.spec import Sizes
-from ds_dip.profiling.sweep import between, layer_lines, link_lines, operator_lines, read_sweep
-from tests.profiling_cases import MODEL, SWEEP, sizes
+from ds_dip.profiling.sweep import Extent, Sweep, between, layer_lines, link_lines, operator_lines, read_sweep
+from tests.profiling_cases import CLIPS, MODEL, SWEEP, sizes
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT: dict[str, Any] = {
@@ -109,3 +109,21 @@ def test_a_wrong_sweep_is_refused(tmp_path: Path, changes: dict[str, Any], said:
     with pytest.raises(FileError) as refused:
         read_sweep_of(DOCUMENT | changes, tmp_path)
     assert said in str(refused.value)
+
+
+def test_a_diffusion_transformer_is_measured_by_its_operators() -> None:
+    sweep = Sweep({"text": Extent(4, 16, 4), "video": Extent(8, 64, 4)}, (1024, 65536), (1024, 65536), (100, 10000))
+    lines = operator_lines(CLIPS, sweep)
+    crossed = {dict(line.fixed)["text"]: line.points for line in lines if line.name == "cross_attention"}
+    assert set(crossed) == {4, 16}
+    assert all(points[0] == 8 and points[-1] > 64 for points in crossed.values())
+    assert {"modulate", "gate", "latent_embedding", "attention"} <= {line.name for line in lines}
+    rows: dict[object, Row] = {}
+    for line in lines:
+        for point in line.points:
+            row = Row(line.name, line.shape(point), forward=Seconds(1.0))
+            rows[row.key] = row
+    costs = TableCosts(CLIPS, LatencyTable("a device", "float32", rows=tuple(rows.values())))
+    for layer in range(4):
+        assert costs.mark("video", layer, layer + 1, Sizes((16, 32, 16), (5, 9, 4))) in ("measured", "interpolated")
+    assert not [line for line, _ in layer_lines(CLIPS, sweep) if "video" in line.name or "diffusion" in line.name]

@@ -24,9 +24,9 @@ from ds_dip.benchmarks.contenders import microbatches_of
 from ds_dip.benchmarks.stock import StaticModule, stock_engine
 from ds_dip.costs.model import CostModel
 from ds_dip.data import DatasetReference, SampleMetadata
+from ds_dip.models.parameters import parameters
 from ds_dip.models.spec import Model, Sizes
 from ds_dip.partition import bottleneck_bounds
-from ds_dip.partition.memory import parameters
 from ds_dip.planning.cut import sizes_of
 from ds_dip.ranks import settings, tell
 from ds_dip.rehearsal.emulation import Emulation

@@ -14,7 +14,9 @@ import click
 from ds_dip.files import read_object
 
 if TYPE_CHECKING:
+    from ds_dip.costs.ending import Ending
     from ds_dip.costs.model import CostModel
+    from ds_dip.costs.parallel import TensorParallel
     from ds_dip.costs.roofline import Rates
     from ds_dip.data import DatasetReference
     from ds_dip.models.spec import Model
@@ -74,7 +76,7 @@ _OPTIONS = (
     click.option("--batch-size", type=COUNT, help="Samples of a global batch."),
     click.option("--microbatches", type=COUNT, help="Microbatches a replica."),
     click.option("--compute", type=click.Choice(["float32", "bfloat16", "float16"]), help="Data type of the run."),
-    click.option("--memory-gb", type=Gigabytes(0, min_open=True), help="Memory of a rank in 10^9 bytes."),
+    click.option("--memory-gb", type=Gigabytes(0, min_open=True), help="Memory of a device in 10^9 bytes."),
 )
 
 
@@ -99,22 +101,31 @@ def run_document(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class CostInputs:
-    """The files and rates that costs are made from; the data type is in the rates."""
+    """The files and rates that costs are made from; the data type is in the rates.
+
+    ``parallel`` is how devices share a rank, and ``ending`` what follows a rank's last backward, where that is known.
+    """
 
     rates: Rates
     table: Path | None
     rules: Path | None
+    parallel: TensorParallel
+    ending: Ending | None = None
 
     def costs(self, model: Model) -> tuple[CostModel, str]:
         """(the cost model, a hash of what it is made from); errors as for ``partition.sources.cost_source``."""
         from ds_dip.partition.sources import cost_source
 
-        return cost_source(model, self.rates, self.table, self.rules)
+        return cost_source(model, self.rates, self.table, self.rules, self.parallel)
 
 
 def cost_inputs(given: Mapping[str, Any], document: Mapping[str, Any]) -> CostInputs:
-    """Of the options, and where they leave it open of the run's configuration."""
+    """Of the options, and where they leave it open of the run's configuration.
+
+    Commands without options for it have one device a rank.
+    """
     from ds_dip.config import read_config
+    from ds_dip.costs.parallel import TensorParallel
     from ds_dip.costs.roofline import Rates
     from ds_dip.costs.table import read_table
     from ds_dip.partition.workload import compute_of
@@ -126,18 +137,23 @@ def cost_inputs(given: Mapping[str, Any], document: Mapping[str, Any]) -> CostIn
     compute = given["compute"] or compute_of(document)
     if given["compute"] is None and given["deepspeed_config"] is None and table is not None:
         compute = read_table(table).dtype
-    rates = Rates(compute=compute)
+    degree, sequence = given.get("tensor_parallel", 1), given.get("sequence_parallel", True)
+    rates, parallel, ending = Rates(compute=compute), TensorParallel(degree, sequence), None
     if given["device"] is not None:
         from ds_dip.costs.devices import read_device
+        from ds_dip.costs.ending import Ending
 
-        rates = read_device(given["device"]).rates(compute, given["link"])
+        device = read_device(given["device"])
+        rates, network = device.rates(compute, given["link"]), device.rates(compute, "network")
+        parallel = device.tensor_parallel(degree, sequence=sequence)
+        ending = Ending(given["replicas"], network.link, network.link_latency, network.memory, compute)
     known = [field.name for field in fields(Rates) if field.name != "compute"]
     for name, value in given["rate"]:
         if name not in known:
             raise click.UsageError(f"--rate {name}={value}: use one of {', '.join(known)}")
         rates = replace(rates, **{name: number("--rate", name, value, float)})
     rules = None if dip.cost_rules is None else Path(dip.cost_rules)
-    return CostInputs(rates, None if table is None else Path(table), rules)
+    return CostInputs(rates, None if table is None else Path(table), rules, parallel, ending)
 
 
 def dataset_of(given: Mapping[str, Any]) -> DatasetReference:

@@ -35,6 +35,13 @@ _WHOLE = "whole"
 @click.option("--model", "model_path", type=PATH, required=True, help="The model's description.")
 @click.option("--ranks", type=COUNT, required=True, help="Pipeline ranks of a replica.")
 @workload_options
+@click.option("--tensor-parallel", type=COUNT, default=1, show_default=True, help="Devices that share a rank's layers.")
+@click.option(
+    "--sequence-parallel/--no-sequence-parallel",
+    default=True,
+    show_default=True,
+    help="Whether they share norms, residuals and messages as well.",
+)
 @click.option("--replicas", type=COUNT, default=1, show_default=True, help="Data-parallel replicas.")
 @click.option("--batches", type=COUNT, default=8, show_default=True, help="Sample batches to score by.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Of the sampler that draws them.")
@@ -90,8 +97,10 @@ def command(**given: Any) -> None:
             replicas=given["replicas"],
             link_depth=dip.link_depth,
             limits=dip.capacity(given["ranks"]),
+            parallel=sources.parallel,
         ),
         options=options,
+        ending=sources.ending,
     )
     with _progress() as progress:
         _, kept = partition_offline(

@@ -13,6 +13,7 @@ from ds_dip.costs.grid import COMPUTED, EXACT, MARKS, OUTSIDE, Columns, Cost, Fa
 from ds_dip.costs.layers import Wanted, layer_place, layer_sizes, wanted_layers
 from ds_dip.costs.names import BATCH_END, FIRST, LOAD, POST, STAGE
 from ds_dip.costs.operators import LINKS, Shape, calls, is_composed
+from ds_dip.costs.parallel import TensorParallel
 from ds_dip.costs.roofline import Rates, Roofline, operator_columns
 from ds_dip.costs.table import LatencyTable, Row, Seconds
 from ds_dip.models.partition import Partition
@@ -54,7 +55,7 @@ class TableCosts:
             raise ValueError(f"outside is {outside!r}: use one of {', '.join(OUTSIDE_RULES)}")
         self.model, self.table, self.outside, self.tensor_parallel = model, table, outside, tensor_parallel
         self.rates = rates or Rates(compute=table.dtype)
-        self._roofline = Roofline(model, self.rates)
+        self._roofline = Roofline(model, self.rates, TensorParallel(tensor_parallel, False, self.rates.link))
         self._families = families(table.rows, tensor_parallel, self._computed)
         self._wanted = wanted_layers(model)
         rows = {row.name: row for row in table.rows if not row.shape}
@@ -145,8 +146,8 @@ class TableCosts:
                 width = ELEMENT_BYTES[self.table.dtype]
                 shape = {"group": call.shape["group"], "bytes": call.shape["elements"] * width}
                 cost = self._operator(call.operator, shape)
-                # The backward reduces the gradients of the inputs as the forward reduces the outputs.
-                columns: Columns = (cost.columns[0], cost.columns[0], 0.0, 0.0)
+                forward, backward = (cost.columns[0] * (kind in call.passes) for kind in "FB")
+                columns: Columns = (forward, backward, 0.0, 0.0)
             else:
                 cost = self._operator(call.operator, call.shape)
                 columns = cost.columns

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ds_dip.costs.parallel import TensorParallel
 from ds_dip.costs.roofline import OPERATORS_A_LAYER, Rates
 from ds_dip.files import FileError, read_json
 from ds_dip.models.spec import ELEMENT_BYTES
@@ -54,6 +55,14 @@ class Device:
             link_latency=latency,
             compute=dtype,
         )
+
+    def tensor_parallel(self, degree: int, *, sequence: bool = True) -> TensorParallel:
+        """Groups of ``degree`` of these devices inside a node.
+
+        Raises ValueError for a degree below 1.
+        """
+        bandwidth, latency = self.links["node"]
+        return TensorParallel(degree, sequence, bandwidth * self.efficiency["link"], latency)
 
 
 def read_device(path: str | Path) -> Device:

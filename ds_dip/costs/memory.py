@@ -12,6 +12,8 @@ from functools import lru_cache
 
 from ds_dip.costs.operations import operations
 from ds_dip.costs.operators import is_reordered, runs_of
+from ds_dip.costs.parallel import ALONE, TensorParallel
+from ds_dip.models.parameters import groups_of
 from ds_dip.models.spec import ELEMENT_BYTES, Layer, Sizes
 
 _INDEX, _FP32 = 8, 4
@@ -38,36 +40,60 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Bytes of an element and of one of statistics (at least fp32), whether weights are trained, the loss follows."""
+    """Bytes of an element and of one of statistics (at least fp32), whether weights are trained, the loss follows.
+
+    What lies between the matrices is shared among ``rows`` devices; the options are those of one device already.
+    """
 
     element: int
     statistic: int
     trained: bool
     loss: bool
+    rows: int
 
 
-def footprint(layer: Layer, sizes: Sizes, compute: str, *, loss: bool = False, frozen: bool = False) -> Footprint:
-    """What a layer holds; ``loss`` if the loss follows it.
+def footprint(
+    layer: Layer,
+    sizes: Sizes,
+    compute: str,
+    *,
+    loss: bool = False,
+    frozen: bool = False,
+    parallel: TensorParallel = ALONE,
+) -> Footprint:
+    """What a layer holds, on each of the devices that share it; ``loss`` if the loss follows it.
+
+    While a layer runs each device has all rows between its matrices, whether or not they are shared afterwards.
 
     A layer of another kind tells ``kept_per_token`` and, where it uses ``Context.cheap``,
     ``selective_per_token`` elements (see ``operations``).
     """
     if layer.kind not in _FOOTPRINTS:
-        return _unknown(layer, sizes, compute)
-    return _known(layer.kind, tuple(layer.options.items()), sizes, compute, loss, frozen)
+        return _unknown(layer, sizes, compute, parallel)
+    return _known(layer.kind, tuple(layer.options.items()), sizes, compute, loss, frozen, parallel)
 
 
 @lru_cache(maxsize=8192)
 def _known(
-    kind: str, options: tuple[tuple[str, int], ...], sizes: Sizes, compute: str, loss: bool, frozen: bool
+    kind: str,
+    options: tuple[tuple[str, int], ...],
+    sizes: Sizes,
+    compute: str,
+    loss: bool,
+    frozen: bool,
+    parallel: TensorParallel,
 ) -> Footprint:
-    width = ELEMENT_BYTES[compute]
-    return _FOOTPRINTS[kind](dict(options), sizes, _Case(width, max(width, _FP32), not frozen, loss))
+    width, own = ELEMENT_BYTES[compute], dict(options)
+    # A merger's second matrix is cut by rows: its results are whole on every device.
+    own |= {name: -(-own[name] // parallel.degree) for name in ("heads", "ffn", "vocabulary") if name in own}
+    if "kv_heads" in own:
+        own["kv_heads"] = groups_of(own, parallel.degree)
+    return _FOOTPRINTS[kind](own, sizes, _Case(width, max(width, _FP32), not frozen, loss, parallel.rows))
 
 
-def _unknown(layer: Layer, sizes: Sizes, compute: str) -> Footprint:
+def _unknown(layer: Layer, sizes: Sizes, compute: str, parallel: TensorParallel) -> Footprint:
     width = ELEMENT_BYTES[compute]
-    count = operations(layer, sizes)
+    count = operations(layer, sizes, parallel)
     kept = count.kept * width
     selective = kept
     if "selective_per_token" in layer.options:
@@ -95,9 +121,9 @@ def _block(o: Mapping[str, int], sizes: Sizes, w: _Case, *, decoder: bool) -> Fo
     if decoder and not is_reordered(sizes.tokens):
         attended += queries + keys
     mixed = queries * (2 if len(runs_of(sizes.tokens)) > 1 else 1)
-    norms = 2 * _norm(n, hidden, w, root=decoder)
+    norms = 2 * _norm(n, hidden, w, root=decoder) / w.rows
     again = n * inner * w.element * (2 if o["gated"] else 1)
-    held = n * w.element * (2 * hidden + attended + mixed) + n * o["heads"] * w.statistic + again
+    held = n * w.element * (2 * hidden / w.rows + attended + mixed) + n * o["heads"] * w.statistic + again
     weights = hidden * inner * w.element if w.trained else 0
     grown = n * inner * w.element
     backward = max(2 * grown, grown + weights) if o["gated"] else grown + weights
@@ -108,7 +134,7 @@ def _block(o: Mapping[str, int], sizes: Sizes, w: _Case, *, decoder: bool) -> Fo
 
 
 def _patch_embedding(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
-    n, pixels = sum(sizes.tokens), o["patch"] ** 2 * o["channels"]
+    n, pixels = sum(sizes.tokens) / w.rows, o["patch"] ** 2 * o["channels"]
     kept = n * pixels * w.element
     weights = max(pixels, o["side"]) * o["hidden"] * w.element if w.trained else 0
     rows = float(n * o["hidden"] * w.element)
@@ -117,8 +143,8 @@ def _patch_embedding(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
 
 def _merger(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
     n, m = sum(sizes.tokens), sum(sizes.merged)
-    again = _norm(n, o["hidden"], w, root=False)
-    held = (n * o["hidden"] + m * o["output"]) * w.element
+    again = _norm(n, o["hidden"], w, root=False) / w.rows
+    held = (n * o["hidden"] / w.rows + m * o["output"]) * w.element
     weights = o["merge"] * o["hidden"] * o["output"] * w.element if w.trained else 0
     rows = n * o["hidden"] * w.element
     return Footprint(held + again, held, rows + weights, again + rows, 2.0 * rows, rows)
@@ -133,7 +159,7 @@ def _token_embedding(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
 
 def _head(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
     n, hidden, vocabulary = sum(sizes.tokens), o["hidden"], o["vocabulary"]
-    again, rows = _norm(n, hidden, w, root=True), n * hidden * w.element
+    again, rows = _norm(n, hidden, w, root=True) / w.rows, n * hidden * w.element / w.rows
     logits = n * vocabulary * w.statistic if w.loss else 0
     held = rows + logits + (n * _INDEX if w.loss else 0)
     weights = (vocabulary * hidden * w.element if w.trained else 0) + rows
@@ -143,6 +169,13 @@ def _head(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
     return Footprint(held + again, held, backward, 0.0, forward, 0.0)
 
 
+def _text_output(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
+    n, hidden = sum(sizes.tokens), o["hidden"]
+    rows = n * hidden * w.element / w.rows
+    kept = rows + _norm(n, hidden, w, root=True) / w.rows
+    return Footprint(kept, kept, rows, 0.0, 2.0 * rows, rows)
+
+
 _FOOTPRINTS: Mapping[str, Callable[[Mapping[str, int], Sizes, _Case], Footprint]] = {
     "patch_embedding": _patch_embedding,
     "encoder_block": lambda o, sizes, w: _block(o, sizes, w, decoder=False),
@@ -150,4 +183,5 @@ _FOOTPRINTS: Mapping[str, Callable[[Mapping[str, int], Sizes, _Case], Footprint]
     "token_embedding": _token_embedding,
     "decoder_block": lambda o, sizes, w: _block(o, sizes, w, decoder=True),
     "head": _head,
+    "text_output": _text_output,
 }

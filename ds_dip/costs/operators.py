@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ds_dip.models.kinds import PLACEHOLDER
+from ds_dip.models.kinds import MODULATIONS, PLACEHOLDER, TIMESTEP
 from ds_dip.models.spec import Layer, Sizes
 
 Shape = Mapping[str, int]
@@ -37,10 +37,11 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One use of an operator."""
+    """One use of an operator; an all-reduce is of the forward, the backward or both (``passes``)."""
 
     operator: str
     shape: Shape
+    passes: str = "FB"
 
 
 def _rows(per_row: Callable[[Shape], tuple[float, float, float]]) -> Operator:
@@ -76,6 +77,17 @@ def _patch_embedding(s: Shape) -> Work:
     return Work(2.0 * n * i * o, n * (i + 5 * o), (i + 2 * s["side"]) * o, n * i)
 
 
+def _latent_embedding(s: Shape) -> Work:
+    n, i, o = s["rows"], s["inputs"], s["hidden"]
+    return Work(2.0 * n * i * o, n * (3 * i + 7 * o), (i + 2 * s["side"] + s["frames"]) * o, n * i)
+
+
+def _cross_attention(s: Shape) -> Work:
+    rows, text, queries, keys = s["rows"], s["text"], s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"]
+    kept = rows * (2 * queries + s["heads"]) + 2 * text * keys
+    return Work(4.0 * queries * rows * text, 2.0 * (rows * queries + text * keys), 0.0, kept)
+
+
 OPERATORS: Mapping[str, Operator] = {
     "linear": Operator(("rows",), _linear),
     "attention": Operator(("instances", "size"), _attention),
@@ -89,6 +101,10 @@ OPERATORS: Mapping[str, Operator] = {
     "residual": _rows(lambda s: (s["width"], 3.0 * s["width"], 0)),
     "gather": _rows(lambda s: (s["width"], 4.0 * s["width"], 0)),
     "patch_embedding": Operator(("rows",), _patch_embedding),
+    "latent_embedding": Operator(("rows",), _latent_embedding),
+    "cross_attention": Operator(("rows", "text"), _cross_attention),
+    "modulate": _rows(lambda s: (12.0 * s["width"], 6.0 * s["width"], 3.0 * s["width"])),
+    "gate": _rows(lambda s: (2.0 * s["width"], 4.0 * s["width"], 2.0 * s["width"])),
     "embedding": _rows(lambda s: (0, 2.0 * s["width"], 2)),
     "placement": _rows(lambda s: (0, 3.0 * s["width"], 1)),
     "cross_entropy": _rows(lambda s: (6.0 * s["vocabulary"], 3.0 * s["vocabulary"], s["vocabulary"])),
@@ -138,7 +154,8 @@ def is_composed(layer: Layer) -> bool:
 def calls(layer: Layer, sizes: Sizes, tensor_parallel: int = 1, *, loss: bool = False) -> list[Call]:
     """The operators of one layer's forward on one of ``tensor_parallel`` ranks, in their order.
 
-    Projections are cut by columns, then by rows, heads among the ranks: each block adds two all-reduces. With
+    Projections are cut by columns, then by rows, heads among the ranks: each block adds two all-reduces, the merger
+    one, embeddings of tokens one of the forward and the head one of the backward. Every rank does all norms. With
     ``loss`` the cross-entropy follows the head. Raises ValueError where heads do not divide by the ranks.
     """
     o = layer.options
@@ -148,7 +165,8 @@ def calls(layer: Layer, sizes: Sizes, tensor_parallel: int = 1, *, loss: bool = 
         )
     found = _LAYERS[layer.kind](o, sizes, tensor_parallel)
     if loss:
-        found.append(Call("cross_entropy", {"vocabulary": o["vocabulary"], "rows": sum(sizes.tokens)}))
+        vocabulary = -(-o["vocabulary"] // tensor_parallel)
+        found.append(Call("cross_entropy", {"vocabulary": vocabulary, "rows": sum(sizes.tokens)}))
     return found
 
 
@@ -175,9 +193,7 @@ def _block(o: Shape, sizes: Sizes, tp: int, *, encoder: bool) -> list[Call]:
     found += [linear(heads * head_dim, hidden), added, norm]
     activation = Call("silu_gate" if o["gated"] else "gelu", {"width": inner, "rows": n})
     found += [linear(hidden, inner * (1 + o["gated"])), activation, linear(inner, hidden), added]
-    if tp > 1:
-        found += [Call("all_reduce", {"group": tp, "elements": n * hidden})] * 2
-    return found
+    return found + 2 * _sum(tp, n * hidden)
 
 
 def _patches(o: Shape, sizes: Sizes, _: int) -> list[Call]:
@@ -185,31 +201,80 @@ def _patches(o: Shape, sizes: Sizes, _: int) -> list[Call]:
     return [Call("patch_embedding", shape | {"rows": sum(sizes.tokens)})]
 
 
-def _merger(o: Shape, sizes: Sizes, _: int) -> list[Call]:
+def _merger(o: Shape, sizes: Sizes, tp: int) -> list[Call]:
     n, m, hidden, output = sum(sizes.tokens), sum(sizes.merged), o["hidden"], o["output"]
-    wide = o["merge"] * hidden
-    return [
+    wide, inner = o["merge"] * hidden, -(-output // tp)
+    found = [
         Call("layer_norm", {"width": hidden, "rows": n}),
         Call("gather", {"width": hidden, "rows": n}),
-        Call("linear", {"inputs": wide, "outputs": output, "bias": 1, "rows": m}),
-        Call("tanh", {"width": output, "rows": m}),
-        Call("linear", {"inputs": output, "outputs": output, "bias": 1, "rows": m}),
+        Call("linear", {"inputs": wide, "outputs": inner, "bias": 1, "rows": m}),
+        Call("tanh", {"width": inner, "rows": m}),
+        Call("linear", {"inputs": inner, "outputs": output, "bias": 1, "rows": m}),
     ]
+    return found + _sum(tp, m * output, "F") + _sum(tp, n * hidden, "B")
 
 
-def _tokens(o: Shape, sizes: Sizes, _: int) -> list[Call]:
+def _sum(tp: int, elements: int, passes: str = "FB") -> list[Call]:
+    return [Call("all_reduce", {"group": tp, "elements": elements}, passes)] if tp > 1 else []
+
+
+def _tokens(o: Shape, sizes: Sizes, tp: int) -> list[Call]:
     n = sum(sizes.tokens)
     placed = Call("placement", {"width": o["hidden"], "rows": n})
-    found = [Call("embedding", {"vocabulary": o["vocabulary"], "width": o["hidden"], "rows": n})]
+    found = [Call("embedding", {"vocabulary": -(-o["vocabulary"] // tp), "width": o["hidden"], "rows": n})]
+    found += _sum(tp, n * o["hidden"], "F")
     return found + [placed] * sum(name.startswith(PLACEHOLDER) for name in o)
 
 
 def _head(o: Shape, sizes: Sizes, tp: int) -> list[Call]:
-    n, outputs = sum(sizes.tokens), o["vocabulary"] // tp
-    return [
+    n, outputs = sum(sizes.tokens), -(-o["vocabulary"] // tp)
+    found = [
         Call("rms_norm", {"width": o["hidden"], "rows": n}),
         Call("linear", {"inputs": o["hidden"], "outputs": outputs, "bias": 0, "rows": n}),
     ]
+    return found + _sum(tp, n * o["hidden"], "B")
+
+
+def _linear_call(inputs: int, outputs: int, rows: int) -> Call:
+    return Call("linear", {"inputs": inputs, "outputs": outputs, "bias": 1, "rows": rows})
+
+
+def _video_embedding(o: Shape, sizes: Sizes, _: int) -> list[Call]:
+    n, hidden, clips = sum(sizes.tokens), o["hidden"], len(sizes)
+    shape = {"inputs": o["numbers"], "hidden": hidden, "side": o["side"], "frames": o["frames"], "rows": n}
+    timestep = ((TIMESTEP, hidden), (hidden, hidden), (hidden, MODULATIONS * hidden))
+    return [
+        Call("latent_embedding", shape),
+        _linear_call(o["text"], hidden, sum(sizes.merged)),
+        *(_linear_call(inputs, outputs, clips) for inputs, outputs in timestep),
+    ]
+
+
+def _diffusion_block(o: Shape, sizes: Sizes, tp: int) -> list[Call]:
+    n, m, hidden, head_dim = sum(sizes.tokens), sum(sizes.merged), o["hidden"], o["head_dim"]
+    queries, keys = o["heads"] // tp * head_dim, max(1, o["kv_heads"] // tp) * head_dim
+    modulate, gate = Call("modulate", {"width": hidden, "rows": n}), Call("gate", {"width": hidden, "rows": n})
+    plain = _block(o, sizes, tp, encoder=True)
+    first, second = (number for number, call in enumerate(plain) if call.operator == "residual")
+    pairs = Counter((size, text) for size, text in zip(sizes.tokens, sizes.merged, strict=True) if size and text)
+    attended = {"heads": o["heads"] // tp, "kv_heads": max(1, o["kv_heads"] // tp), "head_dim": head_dim}
+    cross = [
+        _linear_call(hidden, queries, n),
+        _linear_call(hidden, 2 * keys, m),
+        *(Call("cross_attention", attended | {"rows": size * count, "text": text})
+          for (size, text), count in pairs.items()),
+        _linear_call(queries, hidden, n),
+        plain[first],
+        *_sum(tp, n * hidden),
+        *_sum(tp, m * hidden, "B"),
+    ]  # fmt: skip
+    # The plain block's norms are modulated and its results gated; the attention to the text stands between them.
+    return [modulate, *plain[1:first], gate, *cross, modulate, *plain[first + 2 : second], gate, *plain[second + 1 :]]
+
+
+def _video_output(o: Shape, sizes: Sizes, _: int) -> list[Call]:
+    n = sum(sizes.tokens)
+    return [Call("modulate", {"width": o["hidden"], "rows": n}), _linear_call(o["hidden"], o["numbers"], n)]
 
 
 _LAYERS: Mapping[str, Callable[[Shape, Sizes, int], list[Call]]] = {
@@ -219,6 +284,10 @@ _LAYERS: Mapping[str, Callable[[Shape, Sizes, int], list[Call]]] = {
     "token_embedding": _tokens,
     "decoder_block": lambda o, sizes, tp: _block(o, sizes, tp, encoder=False),
     "head": _head,
+    "video_embedding": _video_embedding,
+    "diffusion_block": _diffusion_block,
+    "video_output": _video_output,
+    "text_output": lambda o, sizes, _: [Call("rms_norm", {"width": o["hidden"], "rows": sum(sizes.tokens)})],
 }
 #: Kinds of layers that ``calls`` knows.
 LAYER_KINDS = tuple(_LAYERS)

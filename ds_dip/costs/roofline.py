@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field
 
 from ds_dip.costs.memory import footprint
-from ds_dip.costs.operations import is_known, operations
+from ds_dip.costs.operations import Operations, is_known, operations
 from ds_dip.costs.operators import LINKS, OPERATORS, Shape, link_bytes
+from ds_dip.costs.parallel import ALONE, TensorParallel, check_heads
 from ds_dip.models.kinds import loses
 from ds_dip.models.spec import ELEMENT_BYTES, Layer, Model, Sizes
 
@@ -50,12 +51,18 @@ class Rates:
 class Roofline:
     """The cost model of a model at some rates.
 
-    ``guessed`` names the layers ``(module, index)`` of a kind whose operations are not known here
-    and whose options say no ``flops_per_token``: they count as one unit a token.
+    With ``parallel`` a rank is a group of devices, and seconds and bytes are those of each. ``guessed`` names the
+    layers ``(module, index)`` of a kind whose operations are not known here and whose options say no
+    ``flops_per_token``: they count as one unit a token.
+    Raises ValueError where heads do not divide among the devices of a rank.
     """
 
     model: Model
     rates: Rates = field(default_factory=Rates)
+    parallel: TensorParallel = ALONE
+
+    def __post_init__(self) -> None:
+        check_heads(self.model, self.parallel.degree)
 
     @property
     def guessed(self) -> tuple[tuple[str, int], ...]:
@@ -73,32 +80,51 @@ class Roofline:
 
     def layer(self, layer: Layer, sizes: Sizes) -> float:
         """Seconds of one layer's forward."""
-        count = operations(layer, sizes)
-        traffic = (count.moved + count.weights) * ELEMENT_BYTES[self.rates.compute]
-        return self.rates.layer_overhead + max(count.flops / self.rates.flops, traffic / self.rates.memory)
+        count = operations(layer, sizes, self.parallel)
+        return self._work(count) + self._sums(count.sums)
 
     def backward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Seconds of the backward; a frozen module computes the gradients of its inputs only, half of the work."""
         if not self.model.backward(module):
             return 0.0
-        share = 0.5 if self.model.module(module).frozen else 1.0
-        return share * self.rates.backward_ratio * self.forward(module, start, stop, sizes)
+        own = self.model.module(module)
+        counts = [operations(layer, sizes, self.parallel) for layer in own.layers[start:stop]]
+        work = (0.5 if own.frozen else 1.0) * self.rates.backward_ratio * sum(map(self._work, counts))
+        return work + sum(self._sums(count.backward_sums) for count in counts)
+
+    def _work(self, count: Operations) -> float:
+        """Seconds of a forward without what devices send each other."""
+        traffic = (count.moved + count.weights) * ELEMENT_BYTES[self.rates.compute]
+        return self.rates.layer_overhead + max(count.flops / self.rates.flops, traffic / self.rates.memory)
+
+    def _sums(self, elements: tuple[float, ...]) -> float:
+        """Seconds of all-reduces among the devices of a rank."""
+        if self.parallel.degree == 1:
+            return 0.0
+        return sum(self.parallel.reduce_seconds(own * ELEMENT_BYTES[self.rates.compute]) for own in elements)
 
     def activation_bytes(self, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Bytes kept for the backward; what only lives inside a layer's forward is not counted."""
-        frozen = self.model.module(module).frozen
+        own, compute = self.model.module(module), self.rates.compute
         return sum(
-            footprint(layer, sizes, self.rates.compute, loss=loses(self.model, module, index), frozen=frozen).kept
-            for index, layer in enumerate(self.model.module(module).layers[start:stop], start)
+            footprint(
+                layer,
+                sizes,
+                compute,
+                loss=loses(self.model, module, index),
+                frozen=own.frozen,
+                parallel=self.parallel,
+            ).kept
+            for index, layer in enumerate(own.layers[start:stop], start)
         )
 
     def layer_bytes(self, layer: Layer, sizes: Sizes) -> float:
         """Bytes that one layer keeps."""
-        return footprint(layer, sizes, self.rates.compute).kept
+        return footprint(layer, sizes, self.rates.compute, parallel=self.parallel).kept
 
     def transfer(self, bytes: float) -> float:
-        """Seconds that ``bytes`` take to another rank."""
-        return self.rates.link_latency + bytes / self.rates.link
+        """Seconds that ``bytes`` take to another rank; each device of a rank sends its rows over its own port."""
+        return self.rates.link_latency + bytes / self.parallel.rows / self.rates.link
 
     def around(self, kind: str, module: str, start: int, stop: int, sizes: Sizes) -> float:
         """Seconds of a stage outside of the engine's two marks: none is known."""
@@ -122,7 +148,7 @@ def operator_columns(name: str, shape: Shape, rates: Rates) -> tuple[float, floa
     overhead = rates.layer_overhead / OPERATORS_A_LAYER
     forward = overhead + max(work.flops / rates.flops, traffic / rates.memory)
     backward = 0.0 if name == "optimizer_step" else rates.backward_ratio * forward
-    if name in ("embedding", "patch_embedding"):
+    if name in ("embedding", "patch_embedding", "latent_embedding"):
         return forward, 0.0, backward, work.kept * width
     share = 0.5 if work.weights else 0.0
     return forward, backward * (1 - share), backward * share, work.kept * width

@@ -12,6 +12,7 @@ from typing import Any
 
 from ds_dip.costs.composed import CostError, TableCosts
 from ds_dip.costs.model import CostModel
+from ds_dip.costs.parallel import ALONE, TensorParallel
 from ds_dip.costs.roofline import Rates, Roofline
 from ds_dip.costs.table import LatencyTable
 from ds_dip.files import FileError, read_json
@@ -106,10 +107,19 @@ class RuledCosts:
 
 
 def base_costs(
-    model: Model, rates: Rates, table: LatencyTable | None, partition: Partition | None = None
+    model: Model,
+    rates: Rates,
+    table: LatencyTable | None,
+    partition: Partition | None = None,
+    parallel: TensorParallel = ALONE,
 ) -> Roofline | TableCosts:
-    """Costs from the table where there is one, from the rates else."""
-    return Roofline(model, rates) if table is None else TableCosts(model, table, rates, partition=partition)
+    """Costs from the table where there is one, from the rates else; a table's collectives are its own rows.
+
+    Raises ValueError where heads do not divide among the devices of ``parallel``.
+    """
+    if table is None:
+        return Roofline(model, rates, parallel)
+    return TableCosts(model, table, rates, partition=partition, tensor_parallel=parallel.degree)
 
 
 def with_rules(base: CostModel, model: Model, rules: CostRules | None) -> CostModel:

@@ -13,6 +13,7 @@ from ds_dip.costs.corrections import CorrectedCosts
 from ds_dip.costs.memory import Footprint, footprint
 from ds_dip.costs.model import CostModel
 from ds_dip.costs.operators import calls, is_composed
+from ds_dip.costs.parallel import ALONE, TensorParallel
 from ds_dip.costs.roofline import Rates, operator_columns
 from ds_dip.models.kinds import loses
 from ds_dip.models.spec import Layer, Model, Sizes
@@ -46,15 +47,25 @@ def stage_costs(
     inputs: float,
     compute: str,
     strategies: Sequence[str],
+    parallel: TensorParallel = ALONE,
 ) -> tuple[StageCost, ...]:
     """What the layers ``start`` to ``stop`` cost by each strategy; ``inputs`` are the bytes that they take.
 
     Seconds and kept bytes rest on ``costs``; what of the bytes is kept where, and the workspace, on the layers'
-    footprints. Bytes are whole numbers.
+    footprints. Bytes are whole numbers, of one of the devices that share a rank (as ``costs`` and ``inputs`` are).
     """
     if isinstance(costs, CorrectedCosts):
         plain = stage_costs(
-            costs.base, model, module, start, stop, sizes, inputs=inputs, compute=compute, strategies=strategies
+            costs.base,
+            model,
+            module,
+            start,
+            stop,
+            sizes,
+            inputs=inputs,
+            compute=compute,
+            strategies=strategies,
+            parallel=parallel,
         )
         return tuple(
             replace(
@@ -69,10 +80,10 @@ def stage_costs(
     kept = float(costs.activation_bytes(module, start, stop, sizes))
     layers, frozen = model.module(module).layers[start:stop], model.module(module).frozen
     prints = [
-        footprint(layer, sizes, compute, loss=loses(model, module, index), frozen=frozen)
+        footprint(layer, sizes, compute, loss=loses(model, module, index), frozen=frozen, parallel=parallel)
         for index, layer in enumerate(layers, start)
     ]
-    between = [sum(spec.bytes(sizes, compute) for spec in layer.output) for layer in layers[:-1]]
+    between = [sum(spec.bytes(sizes, compute) for spec in layer.output) / parallel.rows for layer in layers[:-1]]
     # A module's first layer takes what other modules gave, which no layer keeps, but the stage does for its gradients.
     leaves = inputs if start == 0 else 0.0
     counted = sum(own.kept for own in prints)
@@ -99,15 +110,23 @@ def stage_costs(
 
 
 def forward_bytes(
-    model: Model, module: str, start: int, stop: int, sizes: Sizes, *, strategy: str, compute: str
+    model: Model,
+    module: str,
+    start: int,
+    stop: int,
+    sizes: Sizes,
+    *,
+    strategy: str,
+    compute: str,
+    parallel: TensorParallel = ALONE,
 ) -> float:
     """The most that a forward holds beyond what it keeps; by ``full``, as without a backward, beyond its inputs."""
     most = held = 0.0
     layers = model.module(module).layers
     for index in range(start, stop):
         loss = loses(model, module, index)
-        own = footprint(layers[index], sizes, compute, loss=loss)
-        output = float(sum(spec.bytes(sizes, compute) for spec in layers[index].output))
+        own = footprint(layers[index], sizes, compute, loss=loss, parallel=parallel)
+        output = sum(spec.bytes(sizes, compute) for spec in layers[index].output) / parallel.rows
         if strategy == "full":
             most = max(most, held + own.forward)
             held = output

@@ -16,6 +16,7 @@ from ds_dip.models.spec import Layer, Model, Module, Sizes, TensorSpec, fields_o
 if TYPE_CHECKING:
     from ds_dip.models.build import layer_factories
     from ds_dip.models.context import Context
+    from ds_dip.models.diffusion import flow_matching_loss
     from ds_dip.models.dropout import Dropout
     from ds_dip.models.loss import token_cross_entropy
     from ds_dip.models.norms import NormStatus, fused_norms
@@ -33,6 +34,7 @@ __all__ = [
     "Sizes",
     "TensorSpec",
     "fields_of",
+    "flow_matching_loss",
     "fused_norms",
     "layer_factories",
     "load_model",
@@ -44,6 +46,7 @@ _WITH_TORCH = {
     "Context": "context",
     "Dropout": "dropout",
     "NormStatus": "norms",
+    "flow_matching_loss": "diffusion",
     "fused_norms": "norms",
     "layer_factories": "build",
     "token_cross_entropy": "loss",

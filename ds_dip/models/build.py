@@ -9,8 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ds_dip.models.layers import BUILDERS
+from ds_dip.models.diffusion import DIFFUSION_BUILDERS
+from ds_dip.models.layers import BUILDERS as PLAIN
 from ds_dip.models.spec import Layer, Model
+
+#: How each kind of layer is built.
+BUILDERS = {**PLAIN, **DIFFUSION_BUILDERS}
 
 
 @dataclass(frozen=True)

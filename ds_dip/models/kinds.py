@@ -1,8 +1,9 @@
 """The kinds of layer our own models are made of, as specifications without torch.
 
 Every number a layer's cost depends on lies in ``Layer.options``. With N the sum of the instances' sizes
-s_i, M the sum of their merged sizes, D ``hidden``, H ``heads``, G ``kv_heads``, d ``head_dim`` and F
-``ffn``, the forward takes (the backward of trainable layers twice as much, half of it for the weights):
+s_i, M the sum of their merged sizes m_i, I their number, D ``hidden``, H ``heads``, G ``kv_heads``, d ``head_dim``,
+F ``ffn``, P the numbers of a patch and T the text's width, the forward takes (the backward of trainable layers twice
+as much, half of it for the weights):
 
 =================  ==========================================================  ==============================
 kind               FLOP                                                        parameters
@@ -15,10 +16,18 @@ merger             2 M (merge D output + output²)                              
 token_embedding    none: it moves N D elements                                 vocabulary D
 decoder_block      2 N D (2 H + 2 G) d + 2 Σ s_i² H d + 2 N (2 + gated) D F    D (2 H + 2 G) d + (2 + gated) D F + 2 D
 head               2 N D vocabulary                                            D vocabulary + D
+text_output        none                                                        D
+video_embedding    2 N P D + 2 M T D + 2 I (256 D + 7 D²)                      (P + T + 256) D + 7 D² + 9 D
+                                                                               + (2 side + frames) D
+diffusion_block    2 N D (4 H + 2 G) d + 2 M D 2 G d + 4 Σ s_i (s_i + m_i) H d  D (4 H + 4 G) d + (2 + gated) D F
+                   + 2 N (2 + gated) D F                                       + 2 (H + 2 G) d + (1 + gated) F + 9 D
+video_output       2 N D P                                                     D P + P + 2 D
 =================  ==========================================================  ==============================
 
 An encoder block attends within each instance in both directions, a decoder block causally (half of the
-products). ``depth`` scales the initial weights and ``rope_theta`` the rotary positions; neither costs anything.
+products). A diffusion block attends to its clip and then to the clip's text: for a diffusion transformer ``merged`` are
+the clips' tokens of text, which travel along its chain. ``depth`` scales the initial weights and ``rope_theta`` the
+rotary positions; neither costs anything.
 """
 
 from __future__ import annotations
@@ -28,6 +37,12 @@ from dataclasses import dataclass
 
 from ds_dip.models.spec import Layer, Model, TensorSpec
 
+#: Numbers that a diffusion transformer's timestep is spread to.
+TIMESTEP = 256
+#: Shifts, scales and gates of a diffusion block's two modulated parts.
+MODULATIONS = 6
+#: The layers of a diffusion transformer.
+DIFFUSION = ("video_embedding", "diffusion_block", "video_output")
 #: Label of a token that is not supervised.
 IGNORED = -100
 #: Option of a token embedding that holds the token standing for one output row of an upstream module.
@@ -100,6 +115,56 @@ def head(hidden: int, vocabulary: int) -> Layer:
     """Last layer of a language model: final norm and logits [N, vocabulary]; the loss reads ``labels`` beside it."""
     options = {"hidden": hidden, "vocabulary": vocabulary}
     return Layer("head", (TensorSpec(("tokens", vocabulary)),), ("labels",), options)
+
+
+def text_output(hidden: int) -> Layer:
+    """Last layer of a text encoder: final norm, [N, hidden] to the same."""
+    return Layer("text_output", (TensorSpec(("tokens", hidden)),), (), {"hidden": hidden})
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Clips' latents: patches of ``patch`` x ``patch`` x ``channels`` numbers, ``side`` x ``side`` of them a frame.
+
+    A clip has at most ``frames`` frames; ``field`` is the dataset field with its patches, frame by frame.
+    """
+
+    patch: int
+    channels: int
+    side: int
+    frames: int
+    field: str = "latents"
+
+    @property
+    def numbers(self) -> int:
+        """Numbers a patch."""
+        return self.patch**2 * self.channels
+
+
+def _conditioned(hidden: int) -> tuple[TensorSpec, ...]:
+    """What travels along a diffusion transformer: patches, text and every clip's modulation."""
+    return (
+        TensorSpec(("tokens", hidden)),
+        TensorSpec(("merged", hidden)),
+        TensorSpec(("instances", MODULATIONS * hidden)),
+    )
+
+
+def video_embedding(hidden: int, text: int, latent: Latent) -> Layer:
+    """First layer of a diffusion transformer: noised patches, the text encoder's output, a modulation by timestep."""
+    options = {"hidden": hidden, "text": text, "numbers": latent.numbers, "side": latent.side, "frames": latent.frames}
+    return Layer("video_embedding", _conditioned(hidden), (latent.field,), options)
+
+
+def diffusion_block(width: Width, depth: int) -> Layer:
+    """Transformer block modulated by the timestep (adaLN-single, PixArt), attending to its clip, then to its text."""
+    return Layer("diffusion_block", _conditioned(width.hidden), (), width.options(depth))
+
+
+def video_output(hidden: int, latent: Latent) -> Layer:
+    """Last layer of a diffusion transformer: velocities [N, numbers]; the loss reads the patches beside them."""
+    options = {"hidden": hidden, "numbers": latent.numbers}
+    return Layer("video_output", (TensorSpec(("tokens", latent.numbers)),), (latent.field,), options)
 
 
 def loses(model: Model, module: str, index: int) -> bool:

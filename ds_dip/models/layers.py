@@ -7,9 +7,9 @@ and the head are small as well, so that a deep model starts nearly as a shallow 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import sqrt
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +25,23 @@ from ds_dip.models.spec import Layer
 Upstream = Mapping[str, Tensor | tuple[Tensor, ...]]
 
 
+class Norm(Protocol):
+    """What rows go through before a projection; a stage may run it again (see ``Context.projected``)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The rows that a projection takes."""
+        ...
+
+    def parameters(self) -> Iterable[Tensor]:
+        """The tensors beside ``x`` that want gradients."""
+
+
 #: Standard deviation of the initial embeddings of tokens and positions.
-_EMBEDDING = 0.2
+EMBEDDING = 0.2
 
 
-def _linear(inputs: int, outputs: int, bias: bool, scale: float = 1.0) -> nn.Linear:
+def linear(inputs: int, outputs: int, bias: bool, scale: float = 1.0) -> nn.Linear:
+    """A linear layer with initial weights of ``scale`` / sqrt(inputs) and biases of 0."""
     layer = nn.Linear(inputs, outputs, bias=bias)
     nn.init.normal_(layer.weight, std=scale / sqrt(inputs))
     if bias:
@@ -37,7 +49,8 @@ def _linear(inputs: int, outputs: int, bias: bool, scale: float = 1.0) -> nn.Lin
     return layer
 
 
-def _residual_scale(options: Mapping[str, int]) -> float:
+def residual_scale(options: Mapping[str, int]) -> float:
+    """Scale of projections that end in the residual stream."""
     return 0.2 / sqrt(2 * options["depth"])
 
 
@@ -50,9 +63,9 @@ class PatchEmbedding(nn.Module):
         (self.field,) = layer.fields
         self.side = o["side"]
         # Large beside what the blocks add, for the reason that Merger gives.
-        self.project = _linear(o["patch"] ** 2 * o["channels"], o["hidden"], bias=True, scale=4.0)
-        self.rows = nn.Parameter(torch.randn(o["side"], o["hidden"]) * _EMBEDDING)
-        self.columns = nn.Parameter(torch.randn(o["side"], o["hidden"]) * _EMBEDDING)
+        self.project = linear(o["patch"] ** 2 * o["channels"], o["hidden"], bias=True, scale=4.0)
+        self.rows = nn.Parameter(torch.randn(o["side"], o["hidden"]) * EMBEDDING)
+        self.columns = nn.Parameter(torch.randn(o["side"], o["hidden"]) * EMBEDDING)
 
     def forward(self, x: Upstream, context: Context) -> Tensor:
         """Embed the patches of ``field``; takes nothing from upstream."""
@@ -80,10 +93,10 @@ class Attention(nn.Module):
         self.heads, self.groups, self.head_dim = options["heads"], options["kv_heads"], options["head_dim"]
         self.theta = options.get("rope_theta")
         width = self.heads * self.head_dim
-        self.project = _linear(options["hidden"], width + 2 * self.groups * self.head_dim, bias)
-        self.output = _linear(width, options["hidden"], bias, _residual_scale(options))
+        self.project = linear(options["hidden"], width + 2 * self.groups * self.head_dim, bias)
+        self.output = linear(width, options["hidden"], bias, residual_scale(options))
 
-    def forward(self, x: Tensor, norm: nn.Module, context: Context) -> Tensor:
+    def forward(self, x: Tensor, norm: Norm, context: Context) -> Tensor:
         """Mix the rows of each instance, after ``norm``."""
         tokens = context.sizes.tokens
         projected: Any = context.projected(norm, self.project, x, norm.parameters())
@@ -111,10 +124,10 @@ class FeedForward(nn.Module):
     def __init__(self, options: Mapping[str, int], bias: bool) -> None:
         super().__init__()
         self.gated = bool(options["gated"])
-        self.inner = _linear(options["hidden"], options["ffn"] * (1 + self.gated), bias)
-        self.output = _linear(options["ffn"], options["hidden"], bias, _residual_scale(options))
+        self.inner = linear(options["hidden"], options["ffn"] * (1 + self.gated), bias)
+        self.output = linear(options["ffn"], options["hidden"], bias, residual_scale(options))
 
-    def forward(self, x: Tensor, norm: nn.Module, context: Context) -> Tensor:
+    def forward(self, x: Tensor, norm: Norm, context: Context) -> Tensor:
         """Transform every row, after ``norm``."""
         inner = context.projected(norm, self.inner, x, norm.parameters())
         return context.projected(_silu_gate if self.gated else _gelu, self.output, inner)
@@ -156,8 +169,8 @@ class Merger(nn.Module):
         o = layer.options
         self.merge = o["merge"]
         self.norm = layer_norm(o["hidden"])
-        self.inner = _linear(o["merge"] * o["hidden"], o["output"], bias=True, scale=o["merge"])
-        self.output = _linear(o["output"], o["output"], bias=True, scale=2.0)
+        self.inner = linear(o["merge"] * o["hidden"], o["output"], bias=True, scale=o["merge"])
+        self.output = linear(o["output"], o["output"], bias=True, scale=2.0)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Merge neighbours and project them to the language model's width."""
@@ -180,7 +193,7 @@ class TokenEmbedding(nn.Module):
         self.placeholders = {
             name.removeprefix(PLACEHOLDER): token for name, token in layer.options.items() if PLACEHOLDER in name
         }
-        self.weight = nn.Parameter(torch.randn(layer.options["vocabulary"], layer.options["hidden"]) * _EMBEDDING)
+        self.weight = nn.Parameter(torch.randn(layer.options["vocabulary"], layer.options["hidden"]) * EMBEDDING)
 
     def forward(self, x: Upstream, context: Context) -> Tensor:
         """Embed ``tokens``; the i-th placeholder of an upstream module takes the i-th row of its output."""
@@ -200,13 +213,26 @@ class TokenEmbedding(nn.Module):
         return embedded
 
 
+class TextOutput(nn.Module):
+    """Final norm of a text encoder, [N, hidden] to the same."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.norm = rms_norm(layer.options["hidden"])
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """The text's last states."""
+        output: Tensor = self.norm(x)
+        return output
+
+
 class Head(nn.Module):
     """Final norm and logits, [N, hidden] to [N, vocabulary]."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         self.norm = rms_norm(layer.options["hidden"])
-        self.project = _linear(layer.options["hidden"], layer.options["vocabulary"], bias=False, scale=0.3)
+        self.project = linear(layer.options["hidden"], layer.options["vocabulary"], bias=False, scale=0.3)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Logits of the next token at every row."""
@@ -220,4 +246,5 @@ BUILDERS: Mapping[str, Callable[[Layer], nn.Module]] = {
     "token_embedding": TokenEmbedding,
     "decoder_block": Block,
     "head": Head,
+    "text_output": TextOutput,
 }

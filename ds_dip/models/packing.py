@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ds_dip.models.spec import Sizes
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -54,6 +56,63 @@ def attention(query: Tensor, key: Tensor, value: Tensor, tokens: tuple[int, ...]
         outputs.append(mixed.transpose(1, 2).flatten(0, 1))
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs) if outputs else query
     return output if packing.inverse is None else output.index_select(0, packing.inverse)
+
+
+@dataclass(frozen=True)
+class CrossPacking:
+    """Packed rows and the rows they attend to, grouped by both sizes: ``runs`` are (instances, size, other size).
+
+    ``order`` and ``others`` bring both into the runs' order, ``inverse`` the first ones back.
+    """
+
+    runs: tuple[tuple[int, int, int], ...]
+    order: Tensor
+    inverse: Tensor
+    others: Tensor
+
+
+@lru_cache(maxsize=64)
+def pack_pairs(sizes: Sizes, device: torch.device) -> CrossPacking:
+    """Group instances by ``tokens`` and ``merged``."""
+    pairs = list(zip(sizes.tokens, sizes.merged, strict=True))
+    by_pair = sorted(range(len(pairs)), key=pairs.__getitem__)
+    runs = tuple((len(list(group)), *pair) for pair, group in groupby(pairs[i] for i in by_pair) if pair[0])
+    rows, others = (_in_order(own, by_pair) for own in (sizes.tokens, sizes.merged))
+    return CrossPacking(runs, _constant(rows, device), _constant(np.argsort(rows), device), _constant(others, device))
+
+
+def _in_order(tokens: tuple[int, ...], instances: list[int]) -> np.ndarray:
+    """Row numbers of packed instances in another order of the instances."""
+    starts = np.cumsum((0, *tokens))
+    parts = [np.arange(starts[i], starts[i + 1]) for i in instances]
+    return np.concatenate([np.arange(0), *parts])
+
+
+def cross_attention(query: Tensor, key: Tensor, value: Tensor, sizes: Sizes) -> Tensor:
+    """Attention from every instance's rows to its other rows: query [N, H, d], key and value [M, G, d], to [N, H, d].
+
+    ``sizes.tokens`` are the rows of every instance in the query and ``sizes.merged`` those in key and value; where
+    there are none of the latter the result is 0.
+    """
+    packing = pack_pairs(sizes, query.device)
+    grouped = query.shape[1] != key.shape[1]
+    query = query.index_select(0, packing.order)
+    key, value = key.index_select(0, packing.others), value.index_select(0, packing.others)
+    rows = [instances * size for instances, size, _ in packing.runs]
+    others = [instances * other for instances, _, other in packing.runs]
+    outputs = []
+    parts = torch.split(query, rows), torch.split(key, others), torch.split(value, others)
+    for (instances, size, other), *run in zip(packing.runs, *parts, strict=True):
+        q, k, v = (
+            x.view(instances, length, *x.shape[1:]).transpose(1, 2)
+            for x, length in zip(run, (size, other, other), strict=True)
+        )
+        if other:
+            mixed = functional.scaled_dot_product_attention(q, k, v, enable_gqa=grouped)
+        else:
+            mixed = torch.zeros_like(q)
+        outputs.append(mixed.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs).index_select(0, packing.inverse) if outputs else query
 
 
 @lru_cache(maxsize=16)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 
+from ds_dip.costs.parallel import ALONE, TensorParallel
+from ds_dip.models.parameters import parameters
 from ds_dip.models.partition import Chunk, Partition
-from ds_dip.models.spec import ELEMENT_BYTES, Layer, Model
+from ds_dip.models.spec import ELEMENT_BYTES, Model
 
 #: Bytes a trained parameter of Adam's two moments, and of the fp32 copy that half precision trains.
 _MOMENTS, _MASTER, _FP32 = 8, 4, 4
@@ -17,7 +17,8 @@ _MOMENTS, _MASTER, _FP32 = 8, 4, 4
 class Memory:
     """The memory of a rank and how a run spends it.
 
-    ``bytes`` is what a rank's device has, None for no limit. Weights are in ``compute``, gradients
+    ``bytes`` is what a rank's device has, None for no limit; with ``parallel`` a rank is a group of devices, and all
+    bytes are those of each. Weights are in ``compute``, gradients
     are accumulated in fp32, and Adam's state (with the fp32 weights of a run in half precision) is
     shared among ``replicas`` (ZeRO-1). ``link_depth`` messages of the largest size are in flight, and
     ``headroom`` is the share left to the allocator. ``limits`` caps the bytes of activations on every
@@ -30,6 +31,7 @@ class Memory:
     link_depth: int = 4
     headroom: float = 0.05
     limits: tuple[float | None, ...] = ()
+    parallel: TensorParallel = ALONE
 
     def state(self, model: Model, partition: Partition) -> tuple[float, ...]:
         """Bytes of parameters, gradients and optimizer state on every rank."""
@@ -44,44 +46,16 @@ class Memory:
         each = float(width)
         if not module.frozen:
             each += _FP32 + (_MOMENTS + (_MASTER if width < _FP32 else 0)) / self.replicas
-        return each * sum(parameters(layer) for layer in module.layers[chunk.start : chunk.stop])
+        layers = module.layers[chunk.start : chunk.stop]
+        return each * sum(parameters(layer, self.parallel.degree) for layer in layers)
 
     def activations(self, rank: int, state: float, message: float) -> float | None:
-        """Bytes for activations on a rank with this state, and messages of at most ``message`` bytes.
+        """Bytes for activations on a rank with this state, and messages of at most ``message`` bytes, all devices'.
 
         Not positive where nothing is left; None without a limit.
         """
         limit = self.limits[rank] if self.limits else None
         if self.bytes is None:
             return limit
-        left = self.bytes * (1 - self.headroom) - state - self.link_depth * message
+        left = self.bytes * (1 - self.headroom) - state - self.link_depth * message / self.parallel.rows
         return left if limit is None else min(left, limit)
-
-
-def parameters(layer: Layer) -> int:
-    """The number of parameters of a layer (see ``models.kinds``).
-
-    A layer of another kind tells its own as the option ``weights``; one that does not counts as a
-    square matrix as wide as its output, as its operations do.
-    """
-    if layer.kind in _PARAMETERS:
-        return _PARAMETERS[layer.kind](layer.options)
-    width = max((prod(d for d in spec.dims if isinstance(d, int)) for spec in layer.output), default=1)
-    return int(layer.options.get("weights", width * width))
-
-
-def _matrices(o: Mapping[str, int]) -> int:
-    """Weights of a block's projections and of its feed-forward."""
-    return o["hidden"] * ((2 * o["heads"] + 2 * o["kv_heads"]) * o["head_dim"] + (2 + o["gated"]) * o["ffn"])
-
-
-_PARAMETERS: Mapping[str, Callable[[Mapping[str, int]], int]] = {
-    "patch_embedding": lambda o: (o["patch"] ** 2 * o["channels"] + 1 + 2 * o["side"]) * o["hidden"],
-    "encoder_block": lambda o: (
-        _matrices(o) + (o["heads"] + 2 * o["kv_heads"]) * o["head_dim"] + (1 + o["gated"]) * o["ffn"] + 6 * o["hidden"]
-    ),
-    "merger": lambda o: o["merge"] * o["hidden"] * o["output"] + o["output"] ** 2 + 2 * o["output"] + 2 * o["hidden"],
-    "token_embedding": lambda o: o["vocabulary"] * o["hidden"],
-    "decoder_block": lambda o: _matrices(o) + 2 * o["hidden"],
-    "head": lambda o: o["hidden"] * o["vocabulary"] + o["hidden"],
-}

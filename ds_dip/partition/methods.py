@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
+from ds_dip.models.parameters import parameters
 from ds_dip.models.partition import Partition, PartitionError
 from ds_dip.models.spec import Layer, Model
 from ds_dip.partition.bounds import bottleneck_bounds, even_bounds
 from ds_dip.partition.chunks import chunk_count, make_partition
-from ds_dip.partition.memory import parameters
 
 #: The method that needs more than the model: K, B and bounds by costs and data (see ``search``).
 PROFILE = "profile"

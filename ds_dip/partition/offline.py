@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ds_dip.costs.ending import Ending
 from ds_dip.costs.model import CostModel
 from ds_dip.files import FileError, read_json
 from ds_dip.models.partition import Partition, model_hash
@@ -23,7 +24,7 @@ from ds_dip.partition.space import SearchOptions
 from ds_dip.partition.workload import Workload
 
 #: Counts changes of the search that may change its answer, so that older files are searched again.
-REVISION = 2
+REVISION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Inputs:
 
     ``schedule`` names how the run schedules, and ``evaluations`` how many schedules its planner scores
     for a batch; ``costs_sha256`` where the costs come from: of the latency table's bytes, or of the
-    device's rates.
+    device's rates. ``ending`` is what follows a rank's last backward, where that is known.
     """
 
     model: Model
@@ -43,6 +44,7 @@ class Inputs:
     evaluations: int = 0
     memory: Memory = field(default_factory=Memory)
     options: SearchOptions = field(default_factory=SearchOptions)
+    ending: Ending | None = None
 
     @property
     def sha256(self) -> str:
@@ -57,6 +59,7 @@ class Inputs:
                 "costs": self.costs_sha256,
                 "schedule": [self.schedule, self.evaluations],
                 "memory": asdict(self.memory),
+                "ending": None if self.ending is None else asdict(self.ending),
                 "options": options | {"parts": {name: list(own) for name, own in options["parts"].items()}},
             }
         )
@@ -85,7 +88,7 @@ def partition_offline(
     """
     if path is not None and not again and (known := _known(inputs, path)) is not None:
         return known, True
-    scorer = Scorer(inputs.model, inputs.workload, costs, scheduler, inputs.memory)
+    scorer = Scorer(inputs.model, inputs.workload, costs, scheduler, inputs.memory, inputs.ending)
     last = None if final is None else scorer.by(final)
     found = search(scorer, inputs.ranks, inputs.options, progress, last)
     best = found.best

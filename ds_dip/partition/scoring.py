@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass
 from math import fsum, inf
 
+from ds_dip.costs.ending import Ending, rank_tails
 from ds_dip.costs.model import CostModel
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model, Sizes
@@ -67,14 +68,20 @@ class Score:
 class Scorer:
     """Scores candidates on one workload; what does not depend on the candidate is computed once.
 
-    ``used`` counts the schedules made.
+    ``ending``, where it is known, is what follows a rank's last backward. ``used`` counts the schedules made.
     """
 
     def __init__(
-        self, model: Model, workload: Workload, costs: CostModel, scheduler: Scheduler, memory: Memory | None = None
+        self,
+        model: Model,
+        workload: Workload,
+        costs: CostModel,
+        scheduler: Scheduler,
+        memory: Memory | None = None,
+        ending: Ending | None = None,
     ) -> None:
         self.model, self.workload, self.costs = model, workload, Remembered(costs)
-        self.memory = memory or Memory()
+        self.memory, self.ending = memory or Memory(), ending
         self.used = 0
         self._scheduler = scheduler
         self._shares = workload.shares(model, self.costs)
@@ -163,8 +170,19 @@ class Scorer:
     def _schedule(
         self, batch: Batch, partition: Partition, capacity: Sequence[float | None]
     ) -> tuple[Problem, Timeline]:
-        compute = self.memory.compute
-        problem = build_problem(batch, self.model, partition, self.costs, compute=compute, memory_capacity=capacity)
+        tails = None
+        if self.ending is not None:
+            tails = rank_tails(self.model, partition, self.ending, self.memory.parallel.degree)
+        problem = build_problem(
+            batch,
+            self.model,
+            partition,
+            self.costs,
+            compute=self.memory.compute,
+            memory_capacity=capacity,
+            tails=tails,
+            parallel=self.memory.parallel,
+        )
         self.used += 1
         try:
             return problem, self._scheduler(problem)[2]

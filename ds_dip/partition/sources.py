@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ds_dip.costs.composed import TableCosts
 from ds_dip.costs.model import CostModel
+from ds_dip.costs.parallel import ALONE, TensorParallel
 from ds_dip.costs.roofline import Rates
 from ds_dip.costs.rules import base_costs, read_rules, with_rules
 from ds_dip.costs.table import ROOFLINE, read_table
@@ -21,13 +22,17 @@ _OUTSIDE = 0.01
 
 
 def cost_source(
-    model: Model, rates: Rates, table: str | Path | None = None, rules: str | Path | None = None
+    model: Model,
+    rates: Rates,
+    table: str | Path | None = None,
+    rules: str | Path | None = None,
+    parallel: TensorParallel = ALONE,
 ) -> tuple[CostModel, str]:
     """(the cost model of a run, a hash of the files and rates that it is made from).
 
     With a table the hash is that of its bytes, unless there are rules. Raises FileError for a file that
     cannot be used, CostError for a factory that cannot, and ValueError for a table of another data type
-    than ``rates.compute``.
+    than ``rates.compute``, or heads that do not divide among the devices of ``parallel``.
     """
     found = None if table is None else read_table(table)
     if found is not None and found.dtype != rates.compute:
@@ -37,7 +42,9 @@ def cost_source(
         )
     sha256 = digest(asdict(rates)) if table is None else _sha256(table)
     own = None if rules is None else read_rules(rules, model)
-    costs = with_rules(base_costs(model, rates, found), model, own)
+    if parallel.degree > 1:
+        sha256 = digest({"costs": sha256, "tensor_parallel": asdict(parallel)})
+    costs = with_rules(base_costs(model, rates, found, parallel=parallel), model, own)
     return costs, sha256 if rules is None else digest({"costs": sha256, "rules": _sha256(rules)})
 
 

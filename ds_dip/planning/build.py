@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from ds_dip.costs.model import CostModel
+from ds_dip.costs.parallel import ALONE, TensorParallel
 from ds_dip.costs.strategies import StageCost, forward_bytes, stage_costs
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import ELEMENT_BYTES, Model, Sizes, TensorSpec
@@ -24,6 +26,8 @@ def build_problem(
     memory_capacity: float | Sequence[float | None] | None = None,
     strategies: Sequence[str] = ("none",),
     chosen: Mapping[tuple[str, int, int, int], str] | None = None,
+    tails: Sequence[float] | None = None,
+    parallel: TensorParallel = ALONE,
 ) -> Problem:
     """The tasks of a batch: a forward, and where the module has one a backward, per chunk and sub-microbatch.
 
@@ -33,13 +37,26 @@ def build_problem(
     ``compute`` names the data type. Activations are acquired when a forward starts and released
     when its backward ends, or its forward where it has none; a backward's workspace while it runs. Seconds and bytes.
     ``memory_capacity`` is bytes a rank, one number for all ranks or one each; None is no limit.
+    ``tails`` are seconds that every rank still needs after its last backward (see ``costs.ending``): each of its
+    backwards has them, and the last one's count.
+    With ``parallel`` a rank is a group of devices, and bytes are those of each; ``costs`` must be so too.
     Task ids are dense and follow (microbatch, module, sub-microbatch, chunk, kind).
 
     Every forward and its backward are a pair with a choice for each of ``strategies`` (of ``STRATEGIES``), in
     their order; with one there are no pairs, as there is no choice. ``chosen`` are the strategies of a plan by module,
     chunk, microbatch and sub-microbatch, in place of ``strategies``.
     """
-    return _Builder(batch, model, partition, costs, compute, forward_only, strategies, chosen).problem(memory_capacity)
+    problem = _Builder(batch, model, partition, costs, compute, forward_only, strategies, chosen, parallel).problem(
+        memory_capacity
+    )
+    return problem if tails is None else _ending(problem, tails)
+
+
+def _ending(problem: Problem, tails: Sequence[float]) -> Problem:
+    if len(tails) != problem.ranks:
+        raise ValueError(f"tails has {len(tails)} values for {problem.ranks} ranks: give one a rank")
+    tasks = tuple(replace(t, tail=float(tails[t.rank])) if t.kind == "B" else t for t in problem.tasks)
+    return replace(problem, tasks=tasks)
 
 
 class _Builder:
@@ -53,7 +70,9 @@ class _Builder:
         forward_only: bool,
         strategies: Sequence[str],
         chosen: Mapping[tuple[str, int, int, int], str] | None,
+        parallel: TensorParallel,
     ) -> None:
+        self.parallel = parallel
         self.strategies, self.chosen = tuple(strategies), chosen
         self.pairs: list[Pair] = []
         self.batch, self.model, self.partition, self.costs = batch, model, partition, costs
@@ -87,7 +106,14 @@ class _Builder:
             if not backward:
                 seconds = self.costs.forward(module, chunk.start, chunk.stop, sizes)
                 memory = self._inputs(chunk, microbatch, sizes) + forward_bytes(
-                    self.model, module, chunk.start, chunk.stop, sizes, strategy="full", compute=self.compute
+                    self.model,
+                    module,
+                    chunk.start,
+                    chunk.stop,
+                    sizes,
+                    strategy="full",
+                    compute=self.compute,
+                    parallel=self.parallel,
                 )
                 forwards.append(self._task(chunk, "F", microbatch, sub, seconds, memory, memory))
                 continue
@@ -121,17 +147,21 @@ class _Builder:
             inputs=self._inputs(chunk, microbatch, sizes),
             compute=self.compute,
             strategies=self.strategies if own is None else (own,),
+            parallel=self.parallel,
         )
 
     def _inputs(self, chunk: Chunk, microbatch: int, sizes: Sizes) -> float:
         """Bytes of what a chunk takes from the one before it, or a module from those upstream."""
         if chunk.start:
             specs = self.model.module(chunk.module).layers[chunk.start - 1].output
-            return _bytes(specs, sizes, self.compute, gradient=False)
+            return _bytes(specs, sizes, self.compute, gradient=False) / self.parallel.rows
         whole = self.batch.microbatches[microbatch].sizes
-        return sum(
-            _bytes(self.model.module(source).layers[-1].output, whole[source], self.compute, gradient=False)
-            for source in self.model.upstream(chunk.module)
+        return (
+            sum(
+                _bytes(self.model.module(source).layers[-1].output, whole[source], self.compute, gradient=False)
+                for source in self.model.upstream(chunk.module)
+            )
+            / self.parallel.rows
         )
 
     def _task(

@@ -13,10 +13,11 @@ from ds_dip.costs.layers import Wanted
 from ds_dip.costs.operators import Shape
 from ds_dip.models.build import LayerFactory
 from ds_dip.models.context import Context
+from ds_dip.models.diffusion import modulate, per_row
 from ds_dip.models.kinds import PLACEHOLDER
 from ds_dip.models.loss import token_cross_entropy
 from ds_dip.models.norms import layer_norm, rms_norm
-from ds_dip.models.packing import attention, pack, rotary, rotate
+from ds_dip.models.packing import attention, cross_attention, pack, rotary, rotate
 from ds_dip.models.spec import Sizes
 
 #: Tensors that take part in a backward from a case's outputs.
@@ -155,6 +156,50 @@ def _patch_embedding(s: Shape, place: Place) -> Case:
     return Case(run, [], [*project.parameters(), rows, columns])
 
 
+def _latent_embedding(s: Shape, place: Place) -> Case:
+    project = place.module(nn.Linear(s["inputs"], s["hidden"]))
+    sides = s["side"], s["side"], s["frames"]
+    positions = [nn.Parameter(place.random(side, s["hidden"])) for side in sides]
+    latents, noise = (place.random(s["rows"], s["inputs"], gradient=False) for _ in range(2))
+    places = [place.whole(side, s["rows"]) for side in sides]
+    time = torch.full((s["rows"], 1), 0.5, device=place.device, dtype=place.dtype)
+
+    def run() -> Outputs:
+        embedded = project(torch.lerp(latents, noise, time))
+        for at, of in zip(places, positions, strict=True):
+            embedded = embedded + functional.embedding(at, of)
+        return [embedded]
+
+    return Case(run, [], [*project.parameters(), *positions])
+
+
+def _cross_attention(s: Shape, place: Place) -> Case:
+    query = place.random(s["rows"], s["heads"], s["head_dim"])
+    pair = place.random(s["text"], 2 * s["kv_heads"], s["head_dim"])
+
+    def run() -> Outputs:
+        key, value = pair.chunk(2, dim=1)
+        return [cross_attention(query, key, value, Sizes((s["rows"],), (s["text"],))).flatten(1)]
+
+    return Case(run, [query, pair])
+
+
+def _modulate(s: Shape, place: Place) -> Case:
+    x, shift, scale = (place.random(rows, s["width"]) for rows in (s["rows"], 1, 1))
+    return Case(lambda: [modulate(x, *(per_row(own, (s["rows"],)) for own in (shift, scale)))], [x, shift, scale])
+
+
+def _gate(s: Shape, place: Place) -> Case:
+    """As a residual, what is added multiplied by a clip's gate."""
+    x, added, gate = (place.random(rows, s["width"]) for rows in (s["rows"], s["rows"], 1))
+
+    def run() -> Outputs:
+        stream = x.view(x.shape)
+        return [stream + per_row(gate, (s["rows"],)) * added, stream.view(x.shape)]
+
+    return Case(run, [x, added, gate])
+
+
 def _embedding(s: Shape, place: Place) -> Case:
     weight = nn.Parameter(place.random(s["vocabulary"], s["width"]))
     tokens = place.whole(s["vocabulary"], s["rows"])
@@ -193,6 +238,10 @@ CASES: Mapping[str, Callable[[Shape, Place], Case]] = {
     "residual": _residual,
     "gather": _gather,
     "patch_embedding": _patch_embedding,
+    "latent_embedding": _latent_embedding,
+    "cross_attention": _cross_attention,
+    "modulate": _modulate,
+    "gate": _gate,
     "embedding": _embedding,
     "placement": _placement,
     "cross_entropy": _cross_entropy,

@@ -12,6 +12,7 @@ from ds_dip.costs.layers import layer_shape, wanted_layers
 from ds_dip.costs.names import LAYER, RECOMPUTED
 from ds_dip.costs.operators import LINKS, OPERATORS, calls, is_composed
 from ds_dip.files import FileError, read_json
+from ds_dip.models.kinds import DIFFUSION
 from ds_dip.models.spec import Model, Sizes
 
 FORMAT = "ds-dip/sweep"
@@ -141,7 +142,7 @@ def operator_lines(model: Model, sweep: Sweep) -> list[Line]:
                 strict=True,
             )
             for low, high in ends:
-                if low.operator in LINKS or low.operator == "attention":
+                if low.operator in LINKS or len(OPERATORS[low.operator].axes) > 1:
                     continue
                 (axis,) = OPERATORS[low.operator].axes
                 fixed = tuple(sorted((key, value) for key, value in low.shape.items() if key != axis))
@@ -150,7 +151,8 @@ def operator_lines(model: Model, sweep: Sweep) -> list[Line]:
                 reach[key] = min(found[0], low.shape[axis]), max(found[1], high.shape[axis])
     lines = [Line(name, fixed, axis, between(*ends, 1), degree) for (name, fixed, axis, degree), ends in reach.items()]
     elements = between(*sweep.optimizer_elements, 1)
-    return [*lines, *_attention_lines(model, sweep), Line("optimizer_step", (), "elements", elements)]
+    lines += [*_attention_lines(model, sweep), *_cross_attention_lines(model, sweep)]
+    return [*lines, Line("optimizer_step", (), "elements", elements)]
 
 
 def _typical(extent: Extent) -> int:
@@ -170,7 +172,7 @@ def _attention_lines(model: Model, sweep: Sweep) -> Iterator[Line]:
     for degree in sweep.tensor_parallel:
         for (module, _), wanted in wanted_layers(model).items():
             o = wanted.layer.options
-            if wanted.layer.kind not in ("encoder_block", "decoder_block"):
+            if wanted.layer.kind not in ("encoder_block", "decoder_block", "diffusion_block"):
                 continue
             extent, causal = sweep.modules[module], int(wanted.layer.kind == "decoder_block")
             heads = {"heads": o["heads"] // degree, "kv_heads": max(1, o["kv_heads"] // degree)}
@@ -194,14 +196,30 @@ def _attention_lines(model: Model, sweep: Sweep) -> Iterator[Line]:
                 yield Line("packing", packed, "rows", between(*rows, 1), degree)
 
 
+def _cross_attention_lines(model: Model, sweep: Sweep) -> Iterator[Line]:
+    """Attention of clips to their text by patches, for the shortest and the longest text of the module upstream."""
+    for degree in sweep.tensor_parallel:
+        for module in model.modules:
+            block = next((layer.options for layer in module.layers if layer.kind == "diffusion_block"), None)
+            if block is None:
+                continue
+            extent, (upstream,) = sweep.modules[module.name], model.upstream(module.name)
+            heads = {"heads": block["heads"] // degree, "kv_heads": max(1, block["kv_heads"] // degree)}
+            most = _typical(extent) * max(1, extent.instances // 2)
+            for text in sorted({sweep.modules[upstream].smallest, sweep.modules[upstream].largest}):
+                fixed = tuple(sorted((heads | {"head_dim": block["head_dim"], "text": text}).items()))
+                yield Line("cross_attention", fixed, "rows", between(extent.smallest, most, 1), degree)
+
+
 def layer_lines(model: Model, sweep: Sweep) -> list[tuple[Line, str]]:
     """Whole layers (lines with the layer's name, see ``Wanted``) of every kind by instances.
 
-    Blocks also with the forward computed again in the backward, one shape each.
+    Blocks also with the forward computed again in the backward, one shape each. Layers of a diffusion transformer,
+    whose shapes depend on clips and their texts, are their operators alone.
     """
     lines: dict[tuple[str, str, int, int], tuple[Line, str]] = {}
     for (module, _), wanted in wanted_layers(model).items():
-        if not is_composed(wanted.layer):
+        if not is_composed(wanted.layer) or wanted.layer.kind in DIFFUSION:
             continue
         extent = sweep.modules[module]
         merge = model.module(module).layers[-1].options.get("merge")
