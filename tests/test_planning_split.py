@@ -64,12 +64,13 @@ def test_work_memory_and_order_are_kept(seed: int, overhead: float) -> None:
             continue
         first, later = tasks[whole.id], tasks[weight[whole.id]]
         assert later.kind == "W"
-        assert replace(later, id=0, kind="", duration=0, release=0) == replace(
-            first, id=0, kind="", duration=0, release=0
-        )
+        same = {"id": 0, "kind": "", "duration": 0, "acquire": 0, "release": 0}
+        assert replace(later, **same) == replace(first, **same)
         assert first.duration + later.duration == pytest.approx(whole.duration * (1 + overhead))
         assert later.duration == pytest.approx((first.duration + later.duration) * shares[whole.id])
-        assert (first.release, later.release) == (0.0, whole.release), "activations stay until the weights' gradients"
+        assert (first.acquire, first.release) == (whole.acquire, whole.acquire), "what a backward needs is given back"
+        assert later.acquire == 0.0
+        assert later.release == whole.release - whole.acquire, "activations stay until the weights' gradients"
         assert (first.id, later.id, 0.0) in made.edges
     assert sorted(tasks) == list(range(len(tasks)))
     assert verify(made, interleave(made)) == []
