@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import median, mode
 from typing import Any
 
 import deepspeed
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import ds_dip
 from ds_dip.benchmarks.blocks import machine, ratios
+from ds_dip.costs.corrections import size_class
 from ds_dip.models import Context, load_model
 from ds_dip.programs.program import Stage
 from ds_dip.ranks import settings, tell
@@ -29,7 +30,7 @@ class Adaptive:
     """The quickstart's description and DeepSpeed JSON, and what is made slow by which ``factor``.
 
     Each phase has so many ``steps``: a steady one, one in which the last rank is slow, a steady one, and one in which
-    stages of the first module of more than its median tokens are.
+    stages of the first module are, of the class of sizes that is most common.
     """
 
     model: str
@@ -40,15 +41,16 @@ class Adaptive:
 
 
 class Brake:
-    """What is slow now on this rank: stages of ``modules`` of more than ``least`` tokens, by ``factor``."""
+    """What is slow now on this rank: stages of ``modules`` of a class of sizes, or of any (None), by ``factor``."""
 
     def __init__(self) -> None:
-        self.factor, self.least = 1.0, -1
+        self.factor = 1.0
         self.modules: tuple[str, ...] = ()
+        self.size: int | None = None
 
     def holds(self, module: str, tokens: int) -> bool:
         """Whether a stage is slow."""
-        return self.factor > 1 and module in self.modules and tokens > self.least
+        return self.factor > 1 and module in self.modules and self.size in (None, size_class(tokens))
 
 
 class _Slowed(torch.autograd.Function):
@@ -144,23 +146,27 @@ def measure(s: Adaptive) -> None:
     for _ in range(s.steps):
         for engine in engines.values():
             engine.train_batch()
-    encoder = model.modules[0].name
-    tokens = [
-        sum(microbatch.sub_sizes(encoder, sub).tokens)
+    encoder, last = model.modules[0].name, s.ranks - 1
+    sizes = [
+        size_class(sum(microbatch.sub_sizes(encoder, sub).tokens))
         for microbatch in first.plan.batch.microbatches
         for sub in range(len(microbatch.subs[encoder]))
     ]
-    least, last = int(median(tokens)) if tokens else 0, s.ranks - 1
+    common = mode(sizes) if sizes else 0
     every = tuple(module.name for module in model.modules)
-    phases: dict[str, tuple[tuple[str, ...], int, Callable[[int, Stage, int], bool]]] = {
-        "steady": ((), -1, lambda *_: False),
-        "slow rank": (every if dist.get_rank() == last else (), -1, lambda rank, *_: rank == last),
-        "steady again": ((), -1, lambda *_: False),
-        "slow shape": ((encoder,), least, lambda _, stage, size: stage.module == encoder and size > least),
+    phases: dict[str, tuple[tuple[str, ...], int | None, Callable[[int, Stage, int], bool]]] = {
+        "steady": ((), None, lambda *_: False),
+        "slow rank": (every if dist.get_rank() == last else (), None, lambda rank, *_: rank == last),
+        "steady again": ((), None, lambda *_: False),
+        "slow shape": (
+            (encoder,),
+            common,
+            lambda _, stage, size: stage.module == encoder and size_class(size) == common,
+        ),
     }
-    document: dict[str, Any] = {"settings": asdict(s), "machine": machine(), "slow_above_tokens": least, "phases": {}}
-    for name, (modules, above, slow) in phases.items():
-        brake.modules, brake.least, brake.factor = modules, above, s.factor
+    document: dict[str, Any] = {"settings": asdict(s), "machine": machine(), "slow_size": common, "phases": {}}
+    for name, (modules, size, slow) in phases.items():
+        brake.modules, brake.size, brake.factor = modules, size, s.factor
         rows: dict[str, list[Row]] = {which: [] for which in engines}
         for _ in range(s.steps):
             for which, engine in engines.items():
@@ -189,9 +195,10 @@ def summary(rows: dict[str, list[Row]], engines: Mapping[str, Any]) -> dict[str,
 
 
 def followed(errors: Sequence[float]) -> int | None:
-    """Steps after which the median error of the next three, and of the phase's rest, is small; None for never."""
+    """The first step whose error is small, as is the median of it and the next two, and of all later ones, or None."""
     for step in range(len(errors) - 2):
-        if all(abs(median(part)) <= FOLLOWED for part in (errors[step : step + 3], errors[step:])):
+        parts = (errors[step : step + 1], errors[step : step + 3], errors[step:])
+        if all(abs(median(part)) <= FOLLOWED for part in parts):
             return step
     return None
 

@@ -66,7 +66,7 @@ class Planner:
         does not apply, and InfeasibleError where no schedule fits into memory.
         """
         batch = self.batches.of(step)
-        key = (_shape(batch), *self.corrections.applied)
+        key = (shape_of(batch), *self.corrections.applied)
         known = self._made.get(key)
         self.reused = known is not None and known[1].whole
         if known is not None and self.reused:
@@ -220,7 +220,7 @@ class Planner:
         }
 
 
-def _shape(batch: Batch) -> tuple[object, ...]:
+def shape_of(batch: Batch) -> tuple[object, ...]:
     """What a batch's programs depend on: equal for batches that differ in nothing but their samples."""
     return tuple((tuple(microbatch.sizes.items()), tuple(microbatch.subs.items())) for microbatch in batch.microbatches)
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ds_dip.planner.plan import Planner
+from ds_dip.planner.plan import Planner, shape_of
 from ds_dip.planner.record import PlanError, StepPlan, check_plan
 from ds_dip.planning import build_problem
 from ds_dip.planning.batch import Batch
@@ -22,6 +22,8 @@ from ds_dip.programs.program import Backward, Forward, Message, PostSend, Progra
 
 #: Relative rounding between two sums of the same numbers.
 _ROUNDING = 1e-9
+#: Right plans remembered, for batches that are equal to theirs.
+_KEPT = 16
 
 
 class Verifier:
@@ -33,6 +35,7 @@ class Verifier:
     def __init__(self, planner: Planner) -> None:
         settings = planner.settings
         self._planner, self._settings = planner, settings
+        self._right: dict[tuple[object, ...], None] = {}
         self._model, self._partition = settings.model, settings.partition
         self._chunks = {(chunk.module, chunk.index): chunk for chunk in self._partition.chunks}
         self._chains = {module.name: self._partition.of(module.name) for module in self._model.modules}
@@ -46,10 +49,17 @@ class Verifier:
         what the step's batch is.
         """
         self._check_batch(plan.batch, self._planner.batches.of(plan.step))
+        # All that the rest depends on: a batch that equals an earlier one has its programs.
+        key = (shape_of(plan.batch), plan.programs, plan.stages, plan.makespan, plan.peak_memory)
+        if key in self._right:
+            return
         self.check_programs(plan)
         for program in plan.programs:
             self._check_sends(program)
         self._check_memory(plan)
+        self._right[key] = None
+        if len(self._right) > _KEPT:
+            del self._right[next(iter(self._right))]
 
     def check_programs(self, plan: StepPlan) -> None:
         """Check that a plan's programs run to their end and compute its batch, whatever it was made with.
