@@ -25,8 +25,9 @@ from ds_dip.commands import FILE, Seconds
 def command(ranks: int, model: Path, config: Path, steps: int, factor: float, deadline: float, as_json: bool) -> None:
     """Train two engines in turn, one of which follows single ranks and shapes, while stages are slowed by hand.
 
-    The stages of the last rank are made slow, and later those of the first module's commonest size. A phase shows after how many
-    steps the slow stages' predictions were right again, and how the two engines' iterations compare in its second half.
+    The stages of the last rank are made slow, and later those of the first module's commonest size. A phase shows after
+    how many steps the slow stages' predictions were right again, and how the two engines' iterations compare in its
+    second half.
     """
     from ds_dip.ranks import result_of
 
