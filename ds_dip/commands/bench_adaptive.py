@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ds_dip.commands import FILE, Seconds
+from ds_dip.commands._measured import console_of, deliver, quartiles
 
 
 @click.command("adaptive")
@@ -36,18 +36,13 @@ def command(ranks: int, model: Path, config: Path, steps: int, factor: float, de
         "factor": factor,
     }  # fmt: skip
     document = result_of("ds_dip.benchmarks.adaptive", ranks, settings, deadline)
-    if as_json:
-        click.echo(json.dumps(document))
-    else:
-        _show(document)
+    deliver(document, as_json, _show)
 
 
 def _show(document: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
+    console = console_of(document)
     table = Table(
         "phase", "followed after", "lines alone", "error at first", "at last", "lines alone / adaptive", "telling"
     )
@@ -60,7 +55,7 @@ def _show(document: dict[str, Any]) -> None:
             after["lines alone"],
             f"{errors[0]:+.0%}",
             f"{sorted(errors[-5:])[2]:+.0%}",
-            f"{ratio['median']:.3f} ({ratio['lower_quartile']:.3f} to {ratio['upper_quartile']:.3f})",
+            quartiles(ratio),
             f"{'every step' if phase['tracking'] else 'some steps'}, {1e6 * phase['tracking_seconds']:.0f} us each",
         )
     console.print(table)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from ds_dip.commands._inputs import PLAIN_WIDTH, workload_options
+from ds_dip.commands._inputs import workload_options
+from ds_dip.commands._measured import console_of, deliver, quartiles
 from ds_dip.commands._rehearsal import deadline_option, prepared, rehearsal_options, sampled
 
 
@@ -38,20 +38,13 @@ def command(context: click.Context, /, **given: Any) -> None:
             "ds_dip.benchmarks.links", given["ranks"], 1, settings, given["deadline"], said.append, variables=VARIABLES
         )
         document = {"model": run.model.name, "ranks": given["ranks"], **said[-1]}
-    if given["as_json"]:
-        click.echo(json.dumps(document))
-    else:
-        _show(document)
+    deliver(document, given["as_json"], _show)
 
 
 def _show(document: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
-    console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
+    console = console_of(document)
     title = (
         f"emulation: {document['model']} on {document['ranks']} ranks that wait, {document['dilation']:g} times as "
         f"slow; simulated {document['simulated_seconds']:.3f} s"
@@ -62,7 +55,7 @@ def _show(document: dict[str, Any]) -> None:
         table.add_row(
             name,
             f"{found['seconds']['median']:.3f} s",
-            f"{over['median']:.3f} ({over['lower_quartile']:.3f} to {over['upper_quartile']:.3f})",
+            quartiles(over),
             f"{100 * found['bubble']:.1f} %",
         )
     console.print(table)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ds_dip.commands import FILE, Seconds
+from ds_dip.commands._measured import console_of, deliver, quartiles
 
 
 @click.command("memory")
@@ -40,18 +40,13 @@ def command(
         "blocks": blocks, "iterations": iterations,
     }  # fmt: skip
     document = result_of("ds_dip.benchmarks.memory", ranks, settings, deadline)
-    if as_json:
-        click.echo(json.dumps(document))
-    else:
-        _show(document)
+    deliver(document, as_json, _show)
 
 
 def _show(document: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
+    console = console_of(document)
     table = Table("strategies", "predicted peak, by rank", "measured", "largest error", "time over none", "stages")
     for name, found in document["contenders"].items():
         predicted, measured, over = found["predicted_bytes"], found["measured_bytes"], found["over_none"]
@@ -61,7 +56,7 @@ def _show(document: dict[str, Any]) -> None:
             ", ".join(f"{own / 1e6:.2f}" for own in predicted) + " MB",
             ", ".join(f"{own / 1e6:.2f}" for own in measured) + " MB",
             f"{max(errors):.1%}",
-            f"{over['median']:.2f} ({over['lower_quartile']:.2f} to {over['upper_quartile']:.2f})",
+            quartiles(over, 2),
             ", ".join(f"{count} {strategy}" for strategy, count in found["stages"].items()),
         )
     console.print(table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import click
 
 from ds_dip.commands import FILE, Seconds
+from ds_dip.commands._measured import console_of, deliver, quartiles
 
 
 @click.command("neighbour")
@@ -45,18 +45,13 @@ def command(
         }  # fmt: skip
         document = result_of("ds_dip.benchmarks.neighbour", count, settings, deadline)
         found.append({**document, "spare_cores": cores - count * document["machine"]["threads"]})
-    if as_json:
-        click.echo(json.dumps(found))
-    else:
-        _show(found)
+    deliver(found, as_json, _show)
 
 
 def _show(found: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    console.print(", ".join(f"{name} {value}" for name, value in found[0]["machine"].items()))
+    console = console_of(found[0])
     table = Table("ranks", "spare cores", "alone", "beside a planner", "slowdown (quartiles)")
     for document in found:
         ratio = document["slowdown"]
@@ -64,6 +59,6 @@ def _show(found: list[dict[str, Any]]) -> None:
             str(document["settings"]["ranks"]),
             str(document["spare_cores"]),
             *(f"{1e3 * part['median']:.1f} ms" for part in document["seconds"].values()),
-            f"{ratio['median']:.3f} ({ratio['lower_quartile']:.3f} to {ratio['upper_quartile']:.3f})",
+            quartiles(ratio),
         )
     console.print(table)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from ds_dip.commands import Seconds
+from ds_dip.commands._measured import console_of, deliver, quartiles
 
 
 @click.command("overhead")
@@ -34,18 +34,13 @@ def command(
     settings = {"blocks": blocks, "iterations": iterations, "layers": layers, "hidden": hidden, "length": length}
     settings["lead"] = lead
     document = result_of("ds_dip.benchmarks.overhead", 2, settings, deadline)
-    if as_json:
-        click.echo(json.dumps(document))
-    else:
-        _show(document)
+    deliver(document, as_json, _show)
 
 
 def _show(document: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
+    console = console_of(document)
     columns = ("layers", "DIPEngine", "PipelineEngine", "ratio (quartiles)", "of processor time", "us/instruction")
     table = Table(*columns)
     for name in ("real", "near_empty"):
@@ -54,7 +49,7 @@ def _show(document: dict[str, Any]) -> None:
         table.add_row(
             name.replace("_", "-"),
             *(f"{1e3 * part['seconds'][engine]['median']:.1f} ms" for engine in ("dip", "stock")),
-            f"{ratio['median']:.3f} ({ratio['lower_quartile']:.3f} to {ratio['upper_quartile']:.3f})",
+            quartiles(ratio),
             f"{part['cpu_ratio']['median']:.3f}",
             f"{part['us_per_instruction']:.0f}",
         )

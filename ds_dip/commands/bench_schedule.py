@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ds_dip.commands import MOST_WORKERS, Seconds
+from ds_dip.commands._measured import console_of, deliver
 from ds_dip.files import check_writable, write_atomic, write_json
 from ds_dip.scheduling import benchmark
 from ds_dip.scheduling.curves import plot
@@ -50,19 +50,14 @@ def command(
         write_json(out / "schedule.json", document)
         if "curves" in document:
             write_atomic(out / "curves.svg", plot(document["curves"]))
-    if as_json:
-        click.echo(json.dumps(document))
-    else:
-        _show(document)
+    deliver(document, as_json, _show)
 
 
 def _show(document: dict[str, Any]) -> None:
     """Tables on the terminal."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
+    console = console_of(document)
     for part in ("speed", "short", "small", "large"):
         rows = document.get(part, [])
         if not rows:

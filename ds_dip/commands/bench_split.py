@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ds_dip.commands import Seconds
+from ds_dip.commands._measured import quartiles
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -45,7 +46,6 @@ def command(deadline: float, as_json: bool, **given: Any) -> None:
         ("whole_over_split", "whole / split, iteration"),
         ("busy", "split / whole, time in stages"),
     ):
-        found = document[name]
-        click.echo(f"{what}: {found['median']:.3f} ({found['lower_quartile']:.3f} to {found['upper_quartile']:.3f})")
+        click.echo(f"{what}: {quartiles(document[name])}")
     whole, split = (document["peak_bytes"][name] / 1e6 for name in ("whole", "split"))
     click.echo(f"memory of an iteration: whole {whole:.1f} MB, split {split:.1f} MB")

@@ -11,7 +11,8 @@ import click
 from click.core import ParameterSource
 
 from ds_dip.commands import FILE, Seconds
-from ds_dip.commands._inputs import PLAIN_WIDTH, workload_options
+from ds_dip.commands._inputs import workload_options
+from ds_dip.commands._measured import console_of, quartiles
 from ds_dip.commands._rehearsal import prepared, rehearsal_options, sampled
 
 
@@ -84,13 +85,9 @@ def _emulated(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show_emulated(document: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
-    console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
+    console = console_of(document)
     title = (
         f"emulation: {document['model']} on {document['ranks']} ranks that wait, {document['dilation']:g} times as "
         "slow as the device"
@@ -102,7 +99,7 @@ def _show_emulated(document: dict[str, Any]) -> None:
         table.add_row(
             name,
             f"{found['seconds']['median']:.3f} s",
-            f"{over['median']:.2f} ({over['lower_quartile']:.2f} to {over['upper_quartile']:.2f})",
+            quartiles(over, 2),
             f"{100 * found['bubble']:.0f} %",
             "-" if found["bounds"] is None else ", ".join(map(str, found["bounds"][1:-1])),
         )
@@ -110,11 +107,9 @@ def _show_emulated(document: dict[str, Any]) -> None:
 
 
 def _show(document: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))
+    console = console_of(document)
     table = Table(
         "contender", "iteration", "over DIPEngine (quartiles)", "processor time", "bubble", "memory", "cut at"
     )
@@ -123,7 +118,7 @@ def _show(document: dict[str, Any]) -> None:
         table.add_row(
             name,
             f"{found['seconds']['median']:.3f} s",
-            f"{over['median']:.2f} ({over['lower_quartile']:.2f} to {over['upper_quartile']:.2f})",
+            quartiles(over, 2),
             f"{found['cpu_seconds']['median']:.3f} s",
             f"{100 * found['bubble']:.0f} %",
             f"{found['peak_bytes'] / 1e6:.1f} MB",
