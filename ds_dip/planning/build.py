@@ -81,6 +81,8 @@ class _Builder:
         self.has_backward = {module.name: not forward_only and model.backward(module.name) for module in model.modules}
         self.tasks: list[Task] = []
         self.edges: list[tuple[int, int, float]] = []
+        #: What stages of one chunk and equal instances cost alike.
+        self.known: dict[tuple[object, ...], tuple[StageCost, ...]] = {}
         #: Ids of the first and the last chunk's tasks by (microbatch, module, sub, kind).
         self.ends: dict[tuple[int, str, int, str], tuple[int, int]] = {}
 
@@ -137,18 +139,22 @@ class _Builder:
     def _costs(self, chunk: Chunk, microbatch: int, sub: int, sizes: Sizes) -> tuple[StageCost, ...]:
         """Of a stage's forward and backward, by each strategy that it may have."""
         own = None if self.chosen is None else self.chosen.get((chunk.module, chunk.index, microbatch, sub), "none")
-        return stage_costs(
-            self.costs,
-            self.model,
-            chunk.module,
-            chunk.start,
-            chunk.stop,
-            sizes,
-            inputs=self._inputs(chunk, microbatch, sizes),
-            compute=self.compute,
-            strategies=self.strategies if own is None else (own,),
-            parallel=self.parallel,
-        )
+        inputs = self._inputs(chunk, microbatch, sizes)
+        key = (chunk, sizes, inputs, own)
+        if key not in self.known:
+            self.known[key] = stage_costs(
+                self.costs,
+                self.model,
+                chunk.module,
+                chunk.start,
+                chunk.stop,
+                sizes,
+                inputs=inputs,
+                compute=self.compute,
+                strategies=self.strategies if own is None else (own,),
+                parallel=self.parallel,
+            )
+        return self.known[key]
 
     def _inputs(self, chunk: Chunk, microbatch: int, sizes: Sizes) -> float:
         """Bytes of what a chunk takes from the one before it, or a module from those upstream."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from ds_dip.costs.strategies import forward_bytes
-from ds_dip.models.partition import Partition
-from ds_dip.models.spec import Model
+from ds_dip.models.partition import Chunk, Partition
+from ds_dip.models.spec import Model, Sizes
 from ds_dip.planning.batch import Batch
 from ds_dip.programs.compile import boundary, stage_of
 from ds_dip.programs.program import Backward, BackwardWeight, Forward, PostReceive, Program, Stage, WaitSend
@@ -70,19 +71,26 @@ def memory(
             local[stage_of(target)].append(stage_of(source))
     chunks = {(chunk.module, chunk.index): chunk for chunk in partition.chunks}
 
+    @cache
+    def outputs(chunk: Chunk, sizes: Sizes, gradient: bool) -> float:
+        specs = boundary(model, chunk)
+        return float(sum(spec.bytes(sizes, compute) for spec in specs if spec.differentiable or not gradient))
+
+    @cache
+    def needed(chunk: Chunk, sizes: Sizes, strategy: str) -> float:
+        return forward_bytes(model, chunk.module, chunk.start, chunk.stop, sizes, strategy=strategy, compute=compute)
+
+    def of(stage: Stage) -> tuple[Chunk, Sizes]:
+        sizes = batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
+        return chunks[stage.module, stage.chunk], sizes
+
     def given(stage: Stage) -> float:
         """Bytes of a forward's outputs, or of the gradients of them that a backward gets."""
-        specs = boundary(model, chunks[stage.module, stage.chunk])
-        sizes = batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
-        return float(sum(spec.bytes(sizes, compute) for spec in specs if stage.kind == "F" or spec.differentiable))
+        return outputs(*of(stage), stage.kind == "B")
 
     def passing(stage: Stage, strategy: str) -> float:
         """Bytes that a forward needs while it runs, beside what it keeps."""
-        chunk, sizes = chunks[stage.module, stage.chunk], batch.microbatches[stage.microbatch]
-        return forward_bytes(
-            model, stage.module, chunk.start, chunk.stop, sizes.sub_sizes(stage.module, stage.sub),
-            strategy=strategy, compute=compute,
-        )  # fmt: skip
+        return needed(*of(stage), strategy)
 
     return tuple(tuple(_Rank(program, held, takers, local, given, passing).walk()) for program in programs)
 
