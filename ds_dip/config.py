@@ -18,7 +18,7 @@ SECONDS = "a number from 0.1 to 1000000"
 SCORED, SCORED_BY_SPARE_CORES = 1_000, 20_000
 
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000)]
-PositiveFloat = Annotated[float, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, le=1e9)]
 
 
 class ConfigError(ValueError):
@@ -166,7 +166,7 @@ class DIPConfig(_Block):
     timeouts: TimeoutConfig = _setting(TimeoutConfig, "an object", "deadlines")
     memory_gb: PositiveFloat | tuple[PositiveFloat | None, ...] | None = _setting(
         None,
-        "a number above 0, a list with one or null for each rank, or null",
+        "a number above 0, at most 1e9, a list with one or null for each rank, or null",
         "memory for activations in 10^9 bytes, for every rank or each; null is no limit",
     )
     memory_strategies: tuple[Literal["none", "selective", "full"], ...] | None = _setting(
@@ -267,7 +267,8 @@ def _sentence(error: ValidationError, block: Mapping[str, Any]) -> str:
             field = model.model_fields[str(part)]
             kind = field.annotation
             model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-    assert field is not None
+    if field is None:
+        return f'"{BLOCK}" cannot be read: {first["msg"]}; write the block as plain JSON'
     assert isinstance(field.json_schema_extra, dict)
     default = field.get_default(call_default_factory=True)
     remedy = "leave it out for the defaults" if isinstance(default, _Block) else f"the default is {show(default)}"

@@ -85,15 +85,27 @@ def accuracy(engine: Any, samples: int) -> float | None:
     return hits / asked
 
 
+def say(engine: Any, text: str) -> None:
+    """A line on the screen, from one rank."""
+    if engine.global_rank == 0:
+        print(text, flush=True)  # this is a program, not the library
+
+
+def save(engine: Any, folder: str) -> None:
+    """Save a checkpoint and say so."""
+    engine.save_checkpoint(folder)
+    say(engine, f"saved step {engine.global_steps} in {folder}")
+
+
 def train(engine: Any, report: RunReport, args: argparse.Namespace) -> None:
     """Train until the steps are done or a rank was asked to stop, and save."""
     while engine.global_steps < args.steps and not engine.stop_requested():
         loss = engine.train_batch()
         report.batch(float(loss))
         if args.checkpoints and args.save_every and engine.global_steps % args.save_every == 0:
-            engine.save_checkpoint(args.checkpoints)
+            save(engine, args.checkpoints)
     if args.checkpoints and not (args.save_every and engine.global_steps % args.save_every == 0):
-        engine.save_checkpoint(args.checkpoints)
+        save(engine, args.checkpoints)
 
 
 def main() -> None:
@@ -112,19 +124,24 @@ def main() -> None:
             ds_dip.token_cross_entropy,
         )
         engine, *_ = ds_dip.initialize(args=args, model=module, training_data=training)
+    except dist.DistNetworkError as error:
+        sys.exit(f"launch/train.py: the ranks cannot meet ({str(error).splitlines()[0]}); is --master_port free?")
     except (OSError, ValueError) as error:
         sys.exit(f"launch/train.py: {error}")
     try:
         with ds_dip.StopSignal(engine) as stop, engine:
             if args.checkpoints:
                 engine.load_checkpoint(args.checkpoints)
-            left = args.steps - engine.global_steps
-            if left < 1:
-                raise ValueError(f"{args.checkpoints} has step {engine.global_steps}; give more than that as --steps")
-            with RunReport(engine, args.run_folder, left) as report:
+            done = engine.global_steps
+            if done:
+                say(engine, f"{args.checkpoints}: {done} of {args.steps} steps are done")
+            if done >= args.steps:
+                return
+            with RunReport(engine, args.run_folder, args.steps - done) as report:
                 train(engine, report, args)
                 if engine.stop_requested():
                     report.end()
+                    say(engine, f"stopped after step {engine.global_steps} of {args.steps}")
                 else:
                     stop.close()  # nothing is lost that a signal should wait for
                     report.end(accuracy=accuracy(engine, args.evaluate))

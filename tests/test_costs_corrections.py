@@ -43,6 +43,25 @@ def test_what_does_not_grow_is_a_constant() -> None:
 
 
 @settings(deadline=None)
+@given(st.integers(0, 10**6), st.floats(0.3, 1.0))
+def test_noise_never_makes_a_prediction_that_does_not_depend_on_the_work(seed: int, noise: float) -> None:
+    draw = random.Random(seed)
+    pairs = [(p, 3 * p * draw.lognormvariate(0, noise)) for p in (draw.uniform(0.8, 1.2) for _ in range(60))]
+    corrections = Corrections().updated(measured(pairs))
+    assert corrections.seconds("m", "F", 1.2) > corrections.seconds("m", "F", 0.8)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.floats(0.0, 0.5))
+def test_an_iteration_is_its_makespan_and_what_surrounds_it_whatever_the_noise(seed: int, noise: float) -> None:
+    draw = random.Random(seed)
+    pairs = [(p, p + 0.3 * draw.lognormvariate(0, noise)) for p in (draw.uniform(0.9, 1.1) for _ in range(24))]
+    corrections = Corrections().updated(measured(pairs, "", ITERATION))
+    assert corrections.iteration(2.0) - corrections.iteration(1.0) == pytest.approx(1.0)
+    assert corrections.iteration(1.0) == pytest.approx(1.3, abs=0.2)
+
+
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)),

@@ -208,7 +208,7 @@ def test_a_dataset_that_cannot_be_opened_is_in_the_log(start: Start, tmp_path: P
 
 def test_a_run_may_be_set_back_and_ahead(start: Start) -> None:
     client, planner = start(), Planner(settings())
-    for step in (0, 1, 30, 31, 2, 3):
+    for step in (0, 1, 30, 31, 2, 2, 3, 3, 2):
         assert client.take(step, PATIENCE).plan == planner.plan(step)
 
 

@@ -86,7 +86,7 @@ def test_corrections_move_the_prediction() -> None:
     planner.corrections = Corrections().updated([*measured, Measurement("", "iteration", 1.0, 2.0)])
     after = planner.plan(0)
     assert after.makespan > 2 * before.makespan
-    assert after.iteration == pytest.approx(2 * after.makespan)
+    assert after.iteration == pytest.approx(after.makespan + 1.0)
 
 
 def test_measurements_stand_beside_uncorrected_predictions() -> None:
@@ -224,3 +224,18 @@ def test_planning_imports_no_torch_and_another_process_plans_alike() -> None:
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     plan: StepPlan = Planner(settings()).plan(5)
     assert there.stdout.strip() == plan.hash
+
+
+@FEW
+@given(st.integers(0, 50), st.floats(0.3, 1.0), st.sampled_from((0, 40)))
+def test_a_search_finds_a_plan_within_memory_wherever_the_fallback_does(step: int, share: float, count: int) -> None:
+    most = max(Planner(settings()).plan(step).peak_memory)
+    tight = {"memory_capacity": (share * most,) * 2, "strategies": ("none", "selective", "full")}
+    planner = Planner(settings(evaluations=count, **tight))
+    try:
+        fallback = planner.fallback(step, "late")
+    except PlanningError:
+        return
+    plan = planner.plan(step)
+    assert max(plan.peak_memory) <= share * most * (1 + 1e-9)
+    assert max(fallback.peak_memory) <= share * most * (1 + 1e-9)

@@ -141,3 +141,13 @@ def test_programs_that_would_hang_are_refused(tmp_path: Path, plans: list[StepPl
     leader = ReplayingSource(Planner(settings()), Recording(record(tmp_path, scaled(broken))))
     with pytest.raises(PlanSourceError, match="step 0 cannot be planned: the plan's programs could not run"):
         leader.next(0)
+
+
+def test_a_plan_beyond_this_runs_memory_is_refused(tmp_path: Path, plans: list[StepPlan]) -> None:
+    recording, most = Recording(record(tmp_path, *map(scaled, plans))), max(plans[0].peak_memory)
+    tight = ReplayingSource(Planner(settings(memory_capacity=(most / 2, None))), recording)
+    with pytest.raises(PlanSourceError, match=r"step 0 was recorded with .* GB of activations on rank 0, and dip.mem"):
+        tight.next(0)
+    roomy = ReplayingSource(Planner(settings(memory_capacity=(most, most))), recording)
+    assert roomy.next(0) == plans[0]
+    assert roomy.statistics().hits == 1

@@ -22,6 +22,8 @@ WINDOW = 192
 ITERATION = "iteration"
 #: The same for iterations: their predictions rest on corrections, and older ones on older corrections.
 ITERATIONS = 24
+#: By which share a constant must leave less than a factor does, to be believed.
+_CLEARLY = 0.5
 #: Seconds that no stage is as short as.
 _NOTHING = 1e-12
 
@@ -93,7 +95,7 @@ class Corrections:
                     )
             kept.setdefault((item.module, item.kind), []).append(item)
         window = {key: items[-(ITERATIONS if key[1] == ITERATION else WINDOW) :] for key, items in sorted(kept.items())}
-        fits = tuple(Fit(*key, *_line(items)) for key, items in window.items())
+        fits = tuple(Fit(*key, *(_around if key[1] == ITERATION else _line)(items)) for key, items in window.items())
         return replace(self, fits=fits, window=tuple(item for items in window.values() for item in items))
 
     @property
@@ -177,21 +179,39 @@ class CorrectedCosts:
 
 
 def _line(items: list[Measurement]) -> tuple[float, float]:
-    """(factor, offset) by the Theil-Sen estimator: up to a quarter of wild measurements do no harm."""
+    """(factor, offset) by the Theil-Sen estimator: up to a quarter of wild measurements do no harm.
+
+    Measurements too noisy for a line with a meaning give a factor alone, or a constant where that tells them clearly
+    better: a prediction that does not depend on the work is the last resort.
+    """
     predicted = np.array([item.predicted for item in items])
     measured = np.array([item.measured for item in items])
     first, second = np.triu_indices(len(items), 1)
     steps = predicted[second] - predicted[first]
     # Pairs of nearly equal predictions say nothing about the slope but much about the noise.
     apart = np.abs(steps) > max(0.05 * float(np.max(predicted)), _NOTHING)
+    constant = float(np.median(measured))
+    falls = False
     if np.count_nonzero(apart) >= 3:
         slope = float(np.median((measured[second] - measured[first])[apart] / steps[apart]))
         offset = float(np.median(measured - slope * predicted))
         if slope >= 0 and offset >= 0:
             return slope, offset
-        if slope < 0:
-            return 0.0, float(np.median(measured))
+        falls = slope < 0
     positive = predicted > _NOTHING
     if not positive.any():
-        return 1.0, float(np.median(measured))
-    return float(np.median(measured[positive] / predicted[positive])), 0.0
+        return 1.0, constant
+    factor = float(np.median(measured[positive] / predicted[positive]))
+    if falls and _CLEARLY * float(np.median(np.abs(measured - factor * predicted))) > float(
+        np.median(np.abs(measured - constant))
+    ):
+        return 0.0, constant
+    return factor, 0.0
+
+
+def _around(items: list[Measurement]) -> tuple[float, float]:
+    """(factor, offset) of iterations: what surrounds a makespan does not depend on it, or else is a share of it."""
+    more = float(np.median([item.measured - item.predicted for item in items]))
+    if more >= 0:
+        return 1.0, more
+    return float(np.median([item.measured / max(item.predicted, _NOTHING) for item in items])), 0.0

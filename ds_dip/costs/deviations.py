@@ -86,14 +86,17 @@ def _newest(keys: Sequence[_Key], most: int) -> dict[_Key, list[int]]:
 
 
 def _beyond_noise(residuals: np.ndarray, groups: Mapping[_Key, list[int]], least: int) -> dict[_Key, float]:
+    """Medians of the groups that are further from 0 than ``_ERRORS`` of their standard errors.
+
+    A few stages say little of their own noise, so that of all groups is the least that each is taken to have.
+    """
+    middles = {key: float(np.median(residuals[places])) for key, places in groups.items()}
+    apart = {key: np.abs(residuals[places] - middles[key]) for key, places in groups.items()}
+    common = float(np.median(np.concatenate(list(apart.values()))))
     found = {}
     for key, places in groups.items():
-        if len(places) < least:
-            continue
-        own = residuals[places]
-        middle = float(np.median(own))
         # 1.4826 makes the median deviation a standard one, 1.2533 that of a mean that of a median.
-        error = 1.2533 * 1.4826 * float(np.median(np.abs(own - middle))) / len(own) ** 0.5
-        if abs(middle) > max(_LEAST, _ERRORS * error):
-            found[key] = middle
+        error = 1.2533 * 1.4826 * max(common, float(np.median(apart[key]))) / len(places) ** 0.5
+        if len(places) >= least and abs(middles[key]) > max(_LEAST, _ERRORS * error):
+            found[key] = middles[key]
     return found

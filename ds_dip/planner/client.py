@@ -229,12 +229,14 @@ class PlannerClient:
             self._output.close()
 
     def _want(self, step: int) -> None:
+        # A step that was taken already is planned anew: the run was set back, and its plan is gone.
+        again = step < self._next
         self._wanted = self._next = step
         # How long the process has owed something counts from now.
         self._heard = max(self._heard, time.monotonic()) if not self._owed() else self._heard
         self._plans = {known: plan for known, plan in self._plans.items() if known >= step}
         self._failed = {known: why for known, why in self._failed.items() if known >= step}
-        self._send(["wanted", step])
+        self._send(["wanted", step, again])
 
     def _owed(self) -> bool:
         ahead = range(self._wanted, self._wanted + self.settings.ahead + 1)

@@ -18,16 +18,25 @@ def within_memory(
 ) -> tuple[StepPlan, Ordering]:
     """The plan of an order whose peak memory, messages included, is within the problem's capacities.
 
-    Where messages do not fit beside an order, another one is made with as much less. Raises InfeasibleError where that
-    does not help either, and what ``order`` raises.
+    Where messages do not fit beside an order, another one is made with as much less, or with less of that where nothing
+    fits then. Raises InfeasibleError where that does not help either, and what ``order`` raises.
     """
     limits, reserve = problem.memory_capacity, [0.0] * problem.ranks
+    #: A reserve beside which an order was found.
+    found = reserve
     for attempt in range(_ATTEMPTS):
         left = tuple(
             None if limit is None else max(0.0, limit - kept) for limit, kept in zip(limits, reserve, strict=True)
         )
         own = replace(problem, memory_capacity=left) if attempt else problem
-        ordering = order(own)
+        try:
+            ordering = order(own)
+        except InfeasibleError:
+            if not attempt:
+                raise
+            reserve = [(before + now) / 2 for before, now in zip(found, reserve, strict=True)]
+            continue
+        found = list(reserve)
         plan = compiled(own, ordering)
         most = plan.peak_memory
         over = [0.0 if limit is None else max(0.0, peak - limit) for peak, limit in zip(most, limits, strict=True)]

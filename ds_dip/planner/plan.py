@@ -77,11 +77,15 @@ class Planner:
         if budget is not None and self.settings.memory_capacity is not None:
             budget /= 2  # messages may want a second search
         with _Memory(step, self.settings):
-            plan, ordering = within_memory(
-                problem,
-                lambda own: self._orderer.order(own, self._splitter.time(budget), start),
-                lambda own, found: self._compiled(batch, *self._splitter.split(own, batch, found, budget)),
-            )
+            try:
+                plan, ordering = within_memory(
+                    problem,
+                    lambda own: self._orderer.order(own, self._splitter.time(budget), start),
+                    lambda own, found: self._compiled(batch, *self._splitter.split(own, batch, found, budget)),
+                )
+            except InfeasibleError:
+                # Where messages hardly fit, an order without a search may, that leaves other room.
+                plan, ordering = self._fast(batch, problem)
         self._made[key] = plan, ordering
         if len(self._made) > _KEPT:
             self._made.popitem(last=False)
@@ -93,31 +97,14 @@ class Planner:
         Made in milliseconds, and the same as ``plan`` where that does not search either.
         """
         batch = self.batches.of(step)
-        problem = self._problem(batch)
-
-        def fast(schedule: str) -> StepPlan:
-            return within_memory(
-                problem,
-                lambda own: Ordering(*fastest(own, schedule), lower_bound(own)[0]),
-                lambda own, found: self._compiled(batch, own, found, reason),
-            )[0]
-
         with _Memory(step, self.settings):
-            try:
-                return fast(self.settings.schedule)
-            except BaselineError:
-                return fast("dip")
+            return self._fast(batch, self._problem(batch), reason)[0]
 
     def evaluation(self, number: int, samples: Sequence[SampleMetadata]) -> StepPlan:
         """A plan of forwards only over given samples, shared among the replicas; errors as for ``plan``."""
         batch = self.batches.share(number, samples)
-        problem = self._problem(batch, forward_only=True)
         with _Memory(number, self.settings):
-            return within_memory(
-                problem,
-                lambda own: Ordering(*fastest(own, self.settings.schedule), lower_bound(own)[0]),
-                lambda own, found: self._compiled(batch, own, found),
-            )[0]
+            return self._fast(batch, self._problem(batch, forward_only=True))[0]
 
     def measurements(self, batch: Batch, measured: Iterable[StageSeconds]) -> list[Measurement]:
         """Measured seconds of a batch's stages beside their uncorrected predictions."""
@@ -150,6 +137,21 @@ class Planner:
             return searched(of, settings.schedule, min(_PROBE, settings.evaluations), seed=settings.seed).schedule
 
         return retime(problem, order(plain)).makespan - retime(problem, order(problem)).makespan
+
+    def _fast(self, batch: Batch, problem: Problem, reason: str = "") -> tuple[StepPlan, Ordering]:
+        """What the settings' schedule gives without search, or "dip" where it does not apply."""
+
+        def by(schedule: str) -> tuple[StepPlan, Ordering]:
+            return within_memory(
+                problem,
+                lambda own: Ordering(*fastest(own, schedule), lower_bound(own)[0]),
+                lambda own, found: self._compiled(batch, own, found, reason),
+            )
+
+        try:
+            return by(self.settings.schedule)
+        except BaselineError:
+            return by("dip")
 
     def _problem(self, batch: Batch, *, forward_only: bool = False, corrections: Corrections | None = None) -> Problem:
         settings = self.settings

@@ -85,7 +85,12 @@ class Recorder:
             )
             return
         if self._thread is None:
-            writer = _Writer(folder_of(self._run, self._replica), self._keep)
+            try:
+                writer = _Writer(folder_of(self._run, self._replica), self._keep)
+            except OSError as error:
+                self._failed += 1
+                self._lost(plan.step, error.strerror or str(error), "record into another folder")
+                return
             self._thread = threading.Thread(target=self._write, args=(writer,), name="ds_dip recorder", daemon=True)
             self._thread.start()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ds_dip.models.partition import model_hash, partition_hash
 from ds_dip.models.spec import Model
@@ -13,6 +14,7 @@ from ds_dip.planner.plan import Planner
 from ds_dip.planner.record import StepPlan
 from ds_dip.planner.recording import RecordedStep, Recording, Run
 from ds_dip.planner.settings import PlannerSettings
+from ds_dip.planner.source import SourceStatistics
 from ds_dip.planner.verification import Verifier
 
 #: How a recorded fallback is counted.
@@ -51,7 +53,13 @@ class ReplayingSource(LeaderSource):
             self._known.add(found.run)
         _refuse(self._recording, other_samples(found, self._planner))
         self._verifier.check_programs(found.plan)
+        _refuse(self._recording, beyond_memory(found.plan, self._planner.settings))
         return Answer(found.plan)
+
+    def statistics(self) -> SourceStatistics:
+        """Counts so far; every recorded plan is there when it is asked for."""
+        counts = super().statistics()
+        return replace(counts, hits=counts.steps)
 
 
 def check_recording(recording: Recording, settings: PlannerSettings, samples: int) -> None:
@@ -82,6 +90,17 @@ def other_samples(found: RecordedStep, planner: Planner) -> str | None:
             if own.get(sample.id) != sample:
                 what = "is none of this step's" if sample.id not in own else "has other sizes than were recorded"
                 return f"sample {sample.id!r} {what}; give the run the dataset that was recorded"
+    return None
+
+
+def beyond_memory(plan: StepPlan, settings: PlannerSettings) -> str | None:
+    """What a recorded plan takes more than this run allows, as a sentence; None where it fits."""
+    for rank, (peak, limit) in enumerate(zip(plan.peak_memory, settings.memory_capacity or (), strict=False)):
+        if limit is not None and peak > limit:
+            return (
+                f"step {plan.step} was recorded with {peak / 1e9:.3g} GB of activations on rank {rank}, and "
+                f"dip.memory_gb allows {limit / 1e9:.3g}; leave the key out of a replay, or raise it"
+            )
     return None
 
 

@@ -40,9 +40,9 @@ class Service:
 
     def _heed(self, message: list[Any]) -> None:
         match message:
-            case ["wanted", int(newest)]:
-                # A step that has begun is too late to plan; an earlier one than before means the run was set back.
-                self._step = newest if newest > self._step or newest < self._wanted else self._step
+            case ["wanted", int(newest), bool(again)]:
+                # A step that has begun is too late to plan.
+                self._step = newest if again else max(newest, self._step)
                 self._pace.at(newest, time.monotonic())
                 self._wanted = newest
             case ["measured", bytes(times)]:

@@ -35,8 +35,8 @@ class Wire:
     """One end of the socket pair. One thread may send while another receives.
 
     Leader -> planner: ``["settings", encoded settings, first step, sys.path, niceness]`` once, then
-    ``["wanted", step]``, ``["measured", encoded times]`` and, to begin anew from them,
-    ``["corrections", encoded corrections, generation]``.
+    ``["wanted", step, again]`` (again where it was taken before), ``["measured", encoded times]`` and,
+    to begin anew from them, ``["corrections", encoded corrections, generation]``.
     Planner -> leader: ``["ready"]`` once, then ``["plan", step, seconds, reused, record]`` or
     ``["failed", step, sentence]``, and what it has learned since it began anew:
     ``["corrections", encoded corrections, generation, tracking]``.

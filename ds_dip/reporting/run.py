@@ -41,6 +41,7 @@ class RunReport:
             engine.recorder.into(self._run)
         self._console = console or Console()
         self._records: list[StepRecord] = []
+        self._drawn = 0
         self._recent: deque[StepRecord] = deque(maxlen=_WINDOW)
         self._began = self._last = time.monotonic()
         self._progress = Progress(
@@ -89,12 +90,17 @@ class RunReport:
         done = len(self._records)
         if trace.every and (done % trace.every == 0 or done == self._steps):
             self._write_timeline(trace.directory or self._run, trace.keep)
+            self._drawn = done
 
     def end(self, accuracy: float | None = None) -> Summary | None:
         """Write ``summary.json`` into the run's folder and show it; None on every rank but the first."""
         self._progress.stop()
         if not self._shows:
             return None
+        trace = self._engine.dip.trace
+        if trace.every and self._records and self._drawn < len(self._records):
+            # The run was stopped: this was its last step.
+            self._write_timeline(trace.directory or self._run, trace.keep)
         summary = summarise(
             self._records, self._engine.plans.statistics(), accuracy=accuracy, seconds=time.monotonic() - self._began
         )

@@ -20,7 +20,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from typing_extensions import Self
 
 from ds_dip.config import DIPConfig
-from ds_dip.data import Dataset, SampleMetadata
+from ds_dip.data import Dataset, SampleMetadata, Sampler
 from ds_dip.models.context import Context
 from ds_dip.models.partition import Chunk
 from ds_dip.planner import PlanSource, StepPlan
@@ -161,19 +161,32 @@ class DIPEngine(Checkpoints, ReducingEngine):
         """Samples of a global batch from the next step on; every rank calls it.
 
         Microbatches keep their size, their number changes, as in DeepSpeed. The order of samples is another one from
-        here on, as when a run is resumed with another batch size. ValueError where the size does not fit.
+        here on, as when a run is resumed with another batch size. ValueError, on every rank and before anything
+        changes, where the size does not fit.
         """
+        each = self.train_micro_batch_size_per_gpu() * self.grid.data_parallel_size
+        if type(train_batch_size) is not int or train_batch_size < 1 or train_batch_size % each:
+            raise ValueError(f"train_batch_size is {train_batch_size!r}, expected a multiple of {each}, from {each} on")
+        self._check_size(train_batch_size)
         super().set_train_batch_size(train_batch_size)
         self._plan_anew()
 
     def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
         """Samples of a microbatch from the next step on, their number kept; otherwise as ``set_train_batch_size``."""
+        if type(micro_batch_size) is not int or micro_batch_size < 1:
+            raise ValueError(f"micro_batch_size is {micro_batch_size!r}, expected a whole number of at least 1")
+        self._check_size(micro_batch_size * self.gradient_accumulation_steps() * self.grid.data_parallel_size)
         super().set_train_micro_batch_size(micro_batch_size)
         self._plan_anew()
 
-    def _plan_anew(self) -> None:
+    def _check_size(self, batch_size: int) -> None:
+        """Raise, on every rank, what the leader's sampler would, and where nobody could plan other batches."""
         if self._replan is None:
             raise ValueError("this engine was made with its plans, whose batches have one size; use initialize()")
+        Sampler(len(self.dataset), batch_size)
+
+    def _plan_anew(self) -> None:
+        assert self._replan is not None
         corrections = getattr(self.plans, "corrections", None)
         self.plans.close()
         self.plans = self._replan(self.train_batch_size(), self.gradient_accumulation_steps())
