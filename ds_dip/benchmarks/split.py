@@ -42,7 +42,11 @@ class Engine:
 
     def __init__(self, s: Split, model: Model, split: bool) -> None:
         config = ds_dip.load_config(s.config)
-        config["dip"] = config.get("dip", {}) | {"split_backward": s.overhead if split else None}
+        config["dip"] = config.get("dip", {}) | {
+            "split_backward": s.overhead if split else None,
+            # Alike for both: plans that split choose among no strategies.
+            "memory_strategies": ["none"],
+        }
         if s.memory_gb is not None:
             config["dip"]["memory_gb"] = s.memory_gb
         if s.microbatches is not None:
