@@ -19,9 +19,11 @@ import psutil
 import pytest
 
 from ds_dip.costs.corrections import Corrections, Measurement
-from ds_dip.planner import Planner, PlannerClient
+from ds_dip.planner import Planner, PlannerClient, StageTime
 from ds_dip.planner.record import encode_plan, seal
+from ds_dip.planner.times import step_times
 from tests.planner_cases import Samples, drawn, settings
+from tests.test_planner_times import Measured
 
 #: Seconds after which a test gives up on something that should happen soon.
 PATIENCE = 60.0
@@ -273,3 +275,27 @@ def test_the_planner_is_gone_when_its_parent_is(forked: bool) -> None:
         finally:
             if child > 0:
                 os.kill(child, signal.SIGKILL)
+
+
+def test_what_the_process_learns_reaches_the_leader_whole(start: Start) -> None:
+    """Factors come without the measurements behind the lines, and keep those that came before."""
+    client, planner = start(), Planner(settings())
+    assert client.ready(PATIENCE, plans=3)
+    for step in range(24):
+        plan = client.take(step, PATIENCE).plan or planner.plan(step)
+        factors = [2.0, 6.0 if step >= 12 else 2.0]
+        stages = tuple(
+            tuple(StageTime(time.stage, 0.0, factor * (time.end - time.start)) for time in rank)
+            for rank, factor in zip(planner.plan(step).stages, factors, strict=True)
+        )
+        client.measured(step_times(plan, Measured(step, stages, 1.0), step, 0.0))
+    end = time.monotonic() + PATIENCE
+    while not client.corrections.ranks and time.monotonic() < end:
+        time.sleep(0.01)
+    learned = client.corrections
+    assert learned.fits
+    assert learned.window
+    assert {item.rank for item in learned.ranks} <= {0, 1}
+    assert learned.deviation("language", "F", 1, 1) / learned.deviation("language", "F", 0, 1) == pytest.approx(
+        3, rel=0.2
+    )

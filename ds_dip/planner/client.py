@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import IO, Any
@@ -356,6 +356,8 @@ class PlannerClient:
             case Failed(step, reason):
                 self._failed[step] = reason
             case Learned(corrections, generation, tracking) if generation == self._generation:
+                if not corrections.window:
+                    corrections = replace(corrections, window=self._corrections.window)
                 self._corrections, self._tracking = corrections, tracking
 
     def _end(self, *, at_once: bool) -> str:

@@ -39,6 +39,7 @@ class Failed:
 class Learned:
     """Corrections learned since the process was told to begin anew for the ``generation``-th time.
 
+    Without a window, they rest on the measurements of those before.
     ``tracking`` says whether it wants to be told of every step.
     """
 

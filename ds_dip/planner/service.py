@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from ds_dip.costs.corrections import Measurement
 from ds_dip.planner.adaptation import Adaptation
 from ds_dip.planner.plan import Planner
 from ds_dip.planner.record import encode_plan
@@ -27,6 +29,8 @@ class Service:
         self._adaptation = Adaptation(planner)
         self._wanted = self._step = first
         self._generation = 0
+        #: The measurements behind the lines that the leader was told last.
+        self._taught: tuple[Measurement, ...] = ()
 
     def turn(self) -> None:
         """Take a message in where there is one, else make the next plan; with nothing to do, wait."""
@@ -52,12 +56,19 @@ class Service:
             case ["corrections", bytes(corrections), int(generation)]:
                 self._generation = generation
                 self._adaptation.reset(CORRECTIONS.decode(corrections))
+                self._taught = self._planner.corrections.window
             case _:
                 raise ValueError(f"a message is {repr(message)[:80]}, expected a step, its times or corrections")
 
     def _teach(self) -> None:
-        learned = CORRECTIONS.encode(self._planner.corrections)
-        self._wire.send(["corrections", learned, self._generation, self._adaptation.tracking], 60.0)
+        learned = self._planner.corrections
+        if learned.window is self._taught:
+            # What the lines rest on is long, and the leader has it already.
+            learned = replace(learned, window=())
+        else:
+            self._taught = learned.window
+        message = CORRECTIONS.encode(learned)
+        self._wire.send(["corrections", message, self._generation, self._adaptation.tracking], 60.0)
 
     def _answer(self, step: int) -> None:
         began = time.perf_counter()
