@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ds_dip.cli import cli
+from ds_dip.reproduction.dip import total
 from ds_dip.reproduction.published import H20
 from ds_dip.reproduction.report import report
 from ds_dip.reproduction.results import (
@@ -52,6 +53,10 @@ def test_the_quick_run_finds_what_it_found(document: dict[str, Any]) -> None:
     assert found.keys() == GOLDEN.keys()
     for name, values in GOLDEN.items():
         assert found[name] == pytest.approx(values, rel=0.05), name
+
+
+def test_as_many_systems_are_simulated_as_the_bar_counts(document: dict[str, Any]) -> None:
+    assert total(quick=True) == sum(map(len, document["results"].values()))
 
 
 def test_what_the_method_promises_holds_in_the_quick_run(document: dict[str, Any]) -> None:

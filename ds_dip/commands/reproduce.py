@@ -34,14 +34,14 @@ def command(paper: str, quick: bool, out: Path, models: Path, devices: Path, as_
 
     The report's first page tells what differs by more than 15 %, and what of the evaluation is missing.
     """
-    from ds_dip.reproduction.dip import reproduce
+    from ds_dip.reproduction.dip import reproduce, total
     from ds_dip.reproduction.report import report
 
     out.mkdir(parents=True, exist_ok=True)
     targets = out / "report.json", out / "report.md"
     for target in targets:
         check_writable(target)
-    with refusing(), _progress() as progress:
+    with refusing(), _progress(total(quick)) as progress:
         document = reproduce(models, devices, quick=quick, progress=progress)
     write_json(targets[0], document)
     write_atomic(targets[1], report(document))
@@ -62,13 +62,14 @@ def _show(paper: str, document: dict[str, Any], path: Path) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
-    """What is being simulated, on a terminal."""
+def _progress(systems: int) -> Iterator[Progress]:
+    """A bar on a terminal: systems simulated of all, and the one that is."""
     from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("reading") as status:
-        yield status.update
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task("reading", total=systems, completed=-1)
+        yield lambda what: bars.update(task, advance=1, description=what)

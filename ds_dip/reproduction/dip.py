@@ -11,6 +11,9 @@ from ds_dip.reproduction.cases import MODELS, Effort, make_case
 from ds_dip.reproduction.published import PAPER, TOLERANCE
 from ds_dip.reproduction.results import (
     ASSUMPTIONS,
+    H20_SYSTEMS,
+    STEPS,
+    SYSTEMS,
     TITLES,
     Comparison,
     Entry,
@@ -45,6 +48,11 @@ _CALIBRATION = (
     "Nothing is calibrated: seconds follow from data sheets, and only ratios of seconds are compared. The paper does "
     "not say its batch size, so its absolute seconds cannot be."
 )
+
+
+def total(quick: bool) -> int:
+    """How many systems a run simulates, and so how often it tells its progress."""
+    return 2 * STEPS + len(SYSTEMS) * len(QUICK_MODELS if quick else MODELS) + len(H20_SYSTEMS)
 
 
 def reproduce(

@@ -44,6 +44,8 @@ TITLES: Mapping[str, str] = {
     "memory": "+ memory",
 }
 H20_SYSTEMS = ("fsdp", "megatron", OURS)
+#: Systems of an ablation: Megatron, the paper's parts, and ours.
+STEPS = len(ABLATION) + 2
 
 
 @dataclass(frozen=True, slots=True)
