@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,11 @@ def test_modules_strategies_are_those_of_their_stages(case: Case) -> None:
         wanted = pair.choices[2 if tasks[pair.forward].module == "vision" else 0]
         assert tasks[pair.forward].acquire == wanted.memory
         assert tasks[pair.backward].duration == wanted.backward_duration
+
+
+def test_unevenness_is_that_of_the_microbatches(case: Case) -> None:
+    alike = replace(case.scorer.workload, batches=((case.scorer.workload.batches[0][0],) * 4,))
+    scorer = copy(case.scorer)
+    scorer.workload = alike
+    assert replace(case, scorer=scorer).unevenness == 1
+    assert case.unevenness > 1

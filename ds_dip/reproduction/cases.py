@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ds_dip.costs.devices import Device, read_device
 from ds_dip.costs.ending import Ending, rank_tails
+from ds_dip.costs.model import sample_seconds
 from ds_dip.costs.roofline import Roofline
 from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.data import SampleMetadata
@@ -24,6 +25,7 @@ from ds_dip.partition.workload import Workload, draw
 from ds_dip.planner.ordering import fastest
 from ds_dip.planning import build_problem
 from ds_dip.planning.batch import Batch
+from ds_dip.planning.cut import sizes_of
 from ds_dip.scheduling import Problem
 
 #: The models of the end-to-end figures: family, file.
@@ -74,6 +76,17 @@ class Case:
     def family(self) -> str:
         """VLM or T2V."""
         return self.name.partition("-")[0]
+
+    @property
+    def unevenness(self) -> float:
+        """How many times as long as the lightest the heaviest of the sampled microbatches takes."""
+        batches = self.scorer.workload.batches
+        seconds = [
+            sample_seconds(self.model, self.scorer.costs, sizes_of([sample], self.model))
+            for batch in batches
+            for sample in batch
+        ]
+        return max(seconds) / min(seconds)
 
     def problems(self, partition: Partition, chosen: Mapping[str, str] | None = None) -> list[Problem]:
         """Every sampled batch on a partition, stages with the memory strategy of their module, or with a choice of all.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ds_dip.reproduction.cases import MODELS, Effort, make_case
-from ds_dip.reproduction.published import PAPER, TOLERANCE
+from ds_dip.reproduction.published import PAPER, TOLERANCE, UNEVENNESS
 from ds_dip.reproduction.results import (
     ASSUMPTIONS,
     H20_SYSTEMS,
@@ -67,7 +67,8 @@ def reproduce(
     ablated = make_case(ABLATED, effort, models, devices)
     steps = ablation(ablated, progress)
     free = ablation(make_case(ABLATED, effort, models, devices, limited=False), progress)
-    tables = [end_to_end(make_case(name, effort, models, devices), progress) for name in names]
+    cases = [make_case(name, effort, models, devices) for name in names]
+    tables = [end_to_end(case, progress) for case in cases]
     other = h20(make_case(ABLATED, effort, models, devices, "h20"), progress)
     return {
         "format": FORMAT,
@@ -78,6 +79,7 @@ def reproduce(
         "models": list(names),
         "calibration": _CALIBRATION,
         "tolerance": TOLERANCE,
+        "unevenness": {"paper": UNEVENNESS, "ours": {case.name: case.unevenness for case in cases}},
         "assumptions": dict(ASSUMPTIONS),
         "missing": list(MISSING),
         "comparisons": {

@@ -36,8 +36,10 @@ ABLATION: Mapping[str, Figure] = {
     for name, seconds in ABLATION_SECONDS.items()
     if name != "megatron"
 }
-#: By family of models: least and largest throughput of DIP over any of the baselines.
+#: How many times as heavy as the lightest the heaviest packed batch is.
+UNEVENNESS = 4.15
 _END_TO_END = "end-to-end throughput, range over models and baselines"
+#: By family of models: least and largest throughput of DIP over any of the baselines.
 END_TO_END: Mapping[str, tuple[Figure, Figure]] = {
     "VLM": (
         Figure("VLM, least gain over a baseline", 1.156, _END_TO_END),

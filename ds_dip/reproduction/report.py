@@ -35,6 +35,12 @@ def report(document: Mapping[str, Any]) -> str:
     lines += [f"- {_difference(own)} Why, as far as known: {', '.join(own['assumptions'])}." for own in differing]
     lines += ["", "What may be behind a difference:", ""]
     lines += [f"- *{name}*: {sentence}" for name, sentence in document["assumptions"].items()]
+    uneven = document["unevenness"]
+    times = ", ".join(f"{ratio:.1f} ({name})" for name, ratio in uneven["ours"].items())
+    lines += [
+        "",
+        f"The heaviest microbatch takes {times} times as long as the lightest; the paper's, {uneven['paper']}.",
+    ]
     lines += ["", "## What is not here", "", "Of the paper's evaluation this report does not have:", ""]
     lines += [f"- {own};" for own in document["missing"]]
     lines[-1] = lines[-1][:-1] + "."
