@@ -78,6 +78,7 @@ def test_the_report_tells_differences_first(quick: tuple[Result, Path], document
     first, _, rest = text.partition("## What is not here")
     every = [own for group in document["comparisons"].values() for own in group]
     assert f"{sum(not own['agrees'] for own in every)} of {len(every)} figures" in first
+    assert "Without a memory limit, so that nothing is computed again, 4 of 4 figures of the ablation" in first
     for own in every:
         assert own["agrees"] or own["what"] in first
         assert set(own["assumptions"]) <= set(ASSUMPTIONS)

@@ -35,6 +35,9 @@ def report(document: Mapping[str, Any]) -> str:
     lines += [f"- {_difference(own)} Why, as far as known: {', '.join(own['assumptions'])}." for own in differing]
     lines += ["", "What may be behind a difference:", ""]
     lines += [f"- *{name}*: {sentence}" for name, sentence in document["assumptions"].items()]
+    free = document["explained"]["unlimited"]
+    within = f"{sum(own['agrees'] for own in free)} of {len(free)} figures of the ablation are within that share"
+    lines += ["", f"Without a memory limit, so that nothing is computed again, {within}."]
     uneven = document["unevenness"]
     times = ", ".join(f"{ratio:.1f} ({name})" for name, ratio in uneven["ours"].items())
     lines += [
