@@ -1,0 +1,68 @@
+"""Partitions of systems that know one chain of layers: all modules one after the other, cut into chunks or stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+
+from ds_dip.models.partition import Chunk, Partition, PartitionError, check_partition
+from ds_dip.models.spec import Model
+from ds_dip.partition.bounds import bottleneck_bounds
+
+Weights = Mapping[str, Sequence[float]]
+
+
+def interleaved_split(model: Model, ranks: int, laps: int, weights: Weights) -> Partition:
+    """Interleaved chunks: the whole chain in ``ranks * laps`` chunks, chunk c on rank c mod P (Megatron-LM).
+
+    Chunks hold layers of one module, so that a rank has as many as any other; how many each module gets, and its
+    bounds, have the least largest sum of ``weights`` (one a layer, by module). Nothing is cut into sub-microbatches.
+    Raises PartitionError for more chunks than layers, or fewer than modules.
+    """
+    total = ranks * laps
+    names = [module.name for module in model.modules]
+    if total < len(names):
+        raise PartitionError(f"{len(names)} modules need as many chunks, and {ranks} ranks x {laps} are {total}")
+    counts = dict.fromkeys(names, 1)
+    sums = {name: _largest(weights[name], 1) for name in names}
+    while sum(counts.values()) < total:
+        # A chunk more for the module with the slowest chunk: the greedy choice is the best one for a largest sum.
+        growing = [name for name in names if counts[name] < len(weights[name])]
+        if not growing:
+            raise PartitionError(f"{model.name} has fewer layers than {ranks} ranks x {laps} laps")
+        name = max(growing, key=lambda own: sums[own])
+        counts[name] += 1
+        sums[name] = _largest(weights[name], counts[name])
+    chunks, placed = [], 0
+    for name in names:
+        for index, (start, stop) in enumerate(pairwise(bottleneck_bounds(weights[name], counts[name]))):
+            chunks.append(Chunk(name, index, index // ranks, (placed + index) % ranks, start, stop))
+        placed += counts[name]
+    return _checked(model, ranks, chunks)
+
+
+def contiguous_split(model: Model, ranks: int, weights: Weights) -> Partition:
+    """One stage a rank: the whole chain in P runs of layers with the least largest sum of ``weights``.
+
+    A stage may hold the end of one module and the beginning of the next, as two chunks.
+    """
+    names = [module.name for module in model.modules]
+    starts = (0, *accumulate(len(weights[name]) for name in names))
+    bounds = bottleneck_bounds([weight for name in names for weight in weights[name]], ranks)
+    chunks = []
+    for name, (first, last) in zip(names, pairwise(starts), strict=True):
+        cuts = [(rank, max(a, first), min(b, last)) for rank, (a, b) in enumerate(pairwise(bounds))]
+        own = [(rank, a, b) for rank, a, b in cuts if a < b]
+        chunks += [Chunk(name, index, 0, rank, a - first, b - first) for index, (rank, a, b) in enumerate(own)]
+    return _checked(model, ranks, chunks)
+
+
+def _largest(weights: Sequence[float], count: int) -> float:
+    bounds = bottleneck_bounds(weights, count)
+    return max(sum(weights[start:stop]) for start, stop in pairwise(bounds))
+
+
+def _checked(model: Model, ranks: int, chunks: Sequence[Chunk]) -> Partition:
+    partition = Partition(ranks, tuple(chunks), tuple((module.name, None) for module in model.modules))
+    check_partition(model, partition)
+    return partition
