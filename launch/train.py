@@ -124,7 +124,7 @@ def main() -> None:
             ds_dip.token_cross_entropy,
         )
         engine, *_ = ds_dip.initialize(args=args, model=module, training_data=training)
-    except dist.DistNetworkError as error:
+    except torch.distributed.DistNetworkError as error:
         sys.exit(f"launch/train.py: the ranks cannot meet ({str(error).splitlines()[0]}); is --master_port free?")
     except (OSError, ValueError) as error:
         sys.exit(f"launch/train.py: {error}")
