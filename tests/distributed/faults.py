@@ -312,16 +312,17 @@ def run_case(case: str, folder: Path) -> Any:
         return [end(job, own) for job, own in zip(jobs, folders, strict=True)]
     if not case.startswith("store"):
         return end(start(CASES[case], folder, WORLD), folder)
-    holder = hold_store(PORT)
+    holder, parent = hold_store(PORT), os.getpid()
     folder.mkdir()
     (folder / "store").write_text(str(holder))
     os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
     try:
         return end(start(CASES[case], folder, WORLD), folder)
     finally:
-        del os.environ["TORCHELASTIC_USE_AGENT_STORE"], os.environ["TORCHELASTIC_RESTART_COUNT"]
-        os.kill(holder, signal.SIGKILL)
-        os.waitpid(holder, 0)
+        if os.getpid() == parent:  # and no rank, which leaves by the same way
+            del os.environ["TORCHELASTIC_USE_AGENT_STORE"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+            os.kill(holder, signal.SIGKILL)
+            os.waitpid(holder, 0)
 
 
 def free_port() -> int:
