@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from ds_dip.planner import FollowerSource, LeaderSource, MemoryChannel, Planner, PlannerClient, StepPlan
-from ds_dip.planner.ahead import PublishAhead, ReadAhead
+from ds_dip.planner.ahead import Decided, PublishAhead, ReadAhead
 from ds_dip.planner.channel import ChannelError
 from ds_dip.planner.record import decode_plan, encode_plan
 from ds_dip.planner.source import PLAN, REFUSAL, step_name
@@ -110,7 +110,7 @@ def test_a_step_that_is_asked_for_is_published_by_nobody_else() -> None:
     ahead.close()
 
 
-def test_a_store_that_is_gone_ends_no_thread_and_publishes_nothing() -> None:
+def test_a_store_that_is_gone_ends_no_thread_and_what_was_decided_stands() -> None:
     client = Client()
     client.known = {1: (PLAN_0, b""), 2: (PLAN_0, b"")}
     attempts: list[int] = []
@@ -123,11 +123,36 @@ def test_a_store_that_is_gone_ends_no_thread_and_publishes_nothing() -> None:
     ahead = PublishAhead(client, publish)  # type: ignore[arg-type]
     ahead.look_for(1)
     assert soon(lambda: attempts == [1])
-    assert ahead.take(1) is None
+    assert ahead.take(1) == Decided(PLAN_0, b"", published=False)
     ahead.look_for(2)
     assert soon(lambda: attempts == [1, 2])
-    assert ahead.take(2) == PLAN_0
+    assert ahead.take(2) == Decided(PLAN_0, b"", published=True)
     ahead.close()
+
+
+class Faltering(MemoryChannel):
+    """A store that has a record though it told the leader that it has not."""
+
+    def publish(self, name: str, record: bytes) -> None:
+        first = self.poll(name) is None and name == step_name(1, 0)
+        super().publish(name, record)
+        if first:
+            raise ChannelError("no answer within 60 s")
+
+
+def test_a_plan_that_may_have_been_published_is_never_replaced_by_another(client: PlannerClient) -> None:
+    channel = Faltering()
+    leader = LeaderSource(Planner(settings()), channel, client, deadline_s=PATIENCE, first_deadline_s=PATIENCE)
+    try:
+        leader.next(0)
+        assert soon(lambda: channel.poll(step_name(1, 0)) is not None)
+        record = channel.poll(step_name(1, 0))
+        assert record is not None
+        client.close()
+        assert leader.next(1) == decode_plan(record[1:])
+        assert channel.poll(step_name(1, 0)) == record
+    finally:
+        leader.close()
 
 
 def reader(channel: MemoryChannel) -> ReadAhead:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import deepspeed
 import torch
 from deepspeed import comm as dist
 from deepspeed.runtime import utils as ds_utils
@@ -28,8 +27,8 @@ from ds_dip.models.parameters import parameters
 from ds_dip.models.spec import Model, Sizes
 from ds_dip.partition import bottleneck_bounds
 from ds_dip.planning.cut import sizes_of
-from ds_dip.ranks import settings, tell
-from ds_dip.rehearsal.emulation import Emulation
+from ds_dip.ranks import tell
+from ds_dip.rehearsal.emulation import Emulation, begun
 from ds_dip.rehearsal.pace import wait_until
 from ds_dip.rehearsal.worker import read, started
 
@@ -248,10 +247,7 @@ def _document(
 
 def main() -> None:
     """Run as one rank."""
-    s = settings()
-    deepspeed.init_distributed(dist_backend="gloo")
-    torch.set_num_threads(1)
-    measure(s)
+    measure(begun())
 
 
 if __name__ == "__main__":

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import deepspeed
-import torch
 from deepspeed import comm as dist
 
 import ds_dip
 from ds_dip.benchmarks.blocks import interleave, machine, ratios, spread
-from ds_dip.ranks import settings, tell
-from ds_dip.rehearsal.emulation import Emulation
+from ds_dip.ranks import tell
+from ds_dip.rehearsal.emulation import Emulation, begun
 from ds_dip.rehearsal.worker import WARM_UP, started
 
 
@@ -64,10 +62,7 @@ def measure(s: Mapping[str, Any]) -> None:
 
 def main() -> None:
     """Run as one rank."""
-    s = settings()
-    deepspeed.init_distributed(dist_backend="gloo")
-    torch.set_num_threads(1)
-    measure(s)
+    measure(begun())
 
 
 if __name__ == "__main__":

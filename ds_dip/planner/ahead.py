@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ds_dip.planner.channel import Channel, ChannelError
 from ds_dip.planner.client import PlannerClient
@@ -15,7 +17,7 @@ _LOOKS = (0.002, 0.1)
 _END = 2.0
 
 
-class _Errand:
+class _Errand(ABC):
     """A thread that does one thing after another, each until it is done or another one is wanted."""
 
     def __init__(self, name: str) -> None:
@@ -46,9 +48,18 @@ class _Errand:
                 wanted = self._wanted
             self._attempt(wanted)
 
+    @abstractmethod
     def _attempt(self, wanted: object) -> None:
-        """Do it once; ``_want(None)`` where it is done."""
-        raise NotImplementedError
+        """Try once; where it is done, nothing is wanted any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A step's plan and its record, decided on before the step was asked for; ``published`` where the store has it."""
+
+    plan: StepPlan
+    record: bytes
+    published: bool
 
 
 class PublishAhead(_Errand):
@@ -56,20 +67,20 @@ class PublishAhead(_Errand):
 
     def __init__(self, client: PlannerClient, publish: Callable[[int, StepPlan, bytes], None]) -> None:
         self._client, self._publish = client, publish
-        self._published: tuple[int, StepPlan] | None = None
+        self._decided: tuple[int, Decided] | None = None
         super().__init__("publish-ahead")
 
     def look_for(self, step: int | None) -> None:
         """Publish this step's plan when it comes; None for no step."""
         with self._changed:
-            self._published = None
+            self._decided = None
         self._want(step)
 
-    def take(self, step: int) -> StepPlan | None:
-        """The plan of the step that was published already; from now on nothing is."""
+    def take(self, step: int) -> Decided | None:
+        """What was decided on for the step; from now on nothing is."""
         with self._changed:
-            self._wanted, published, self._published = None, self._published, None
-        return published[1] if published is not None and published[0] == step else None
+            self._wanted, decided, self._decided = None, self._decided, None
+        return decided[1] if decided is not None and decided[0] == step else None
 
     def _attempt(self, wanted: object) -> None:
         assert isinstance(wanted, int)
@@ -80,10 +91,12 @@ class PublishAhead(_Errand):
             self._wanted = None
             try:
                 self._publish(wanted, *found)
+                published = True
             except ChannelError:
-                # Whoever asks for this step finds the store in the same state, and tells.
-                return
-            self._published = wanted, found[0]
+                # The store may have the record all the same, and another rank have read it: the decision stands.
+                # Whoever asks for the step publishes it again, or tells that the store is gone.
+                published = False
+            self._decided = wanted, Decided(*found, published)
 
 
 class ReadAhead(_Errand):

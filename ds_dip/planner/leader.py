@@ -11,7 +11,7 @@ from statistics import median
 from ds_dip.costs.corrections import Corrections
 from ds_dip.data import SampleMetadata
 from ds_dip.planner.adaptation import EVERY, FIRST, Adaptation
-from ds_dip.planner.ahead import PublishAhead
+from ds_dip.planner.ahead import Decided, PublishAhead
 from ds_dip.planner.channel import Channel
 from ds_dip.planner.client import Answer, PlannerClient
 from ds_dip.planner.plan import Planner
@@ -67,9 +67,9 @@ class LeaderSource:
     def next(self, step: int) -> StepPlan:
         """The step's plan, or the fallback; published before it is returned."""
         began = time.perf_counter()
-        published = None if self._ahead is None else self._ahead.take(step)
+        decided = None if self._ahead is None else self._ahead.take(step)
         with _Told(self._channel, step_name(step, self._resumed)):
-            answer = self._ask(step, published)
+            answer = self._ask(step, decided)
             if answer.plan is None:
                 self._fallbacks[answer.cause] += 1
                 self._reasons.append(f"step {step}: {answer.reason}")
@@ -78,7 +78,7 @@ class LeaderSource:
             else:
                 plan = answer.plan
                 self._planned += 1
-        if published is None:
+        if decided is None or not decided.published:
             self._publish(step, plan, answer.record)
         self._steps += 1
         self._waited += time.perf_counter() - began
@@ -149,12 +149,12 @@ class LeaderSource:
         if self._client is not None:
             self._client.close()
 
-    def _ask(self, step: int, published: StepPlan | None) -> Answer:
+    def _ask(self, step: int, decided: Decided | None) -> Answer:
         if self._client is not None:
-            if published is not None:
+            if decided is not None:
                 # The planner learns from it how far training is.
                 self._client.take(step, 0.0)
-                return Answer(published)
+                return Answer(decided.plan, decided.record)
             return self._client.take(step, self._deadline if self._steps else self._first_deadline)
         began = time.perf_counter()
         try:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ds_dip.models.partition import model_hash, partition_hash
 from ds_dip.models.spec import Model
+from ds_dip.planner.ahead import Decided
 from ds_dip.planner.channel import Channel
 from ds_dip.planner.client import Answer
 from ds_dip.planner.leader import LeaderSource
@@ -45,7 +46,7 @@ class ReplayingSource(LeaderSource):
             self._reasons.append(f"step {step}: {plan.reason}")
         return plan
 
-    def _ask(self, step: int, published: StepPlan | None) -> Answer:
+    def _ask(self, step: int, decided: Decided | None) -> Answer:
         found = self._recording.read(step)
         if found.run not in self._known:
             run, length = self._recording.run(found.run), len(self._planner.dataset)

@@ -74,6 +74,36 @@ class PlanSource(Protocol):
         ...
 
 
+class PassedOn:
+    """A source in front of another one, which hears of everything but of what steps took."""
+
+    def __init__(self, inner: PlanSource) -> None:
+        self._inner = inner
+
+    def next(self, step: int) -> StepPlan:
+        """See PlanSource."""
+        return self._inner.next(step)
+
+    def evaluation(self, samples: Sequence[SampleMetadata]) -> StepPlan:
+        """See PlanSource."""
+        return self._inner.evaluation(samples)
+
+    def measured(self, step: MeasuredStep) -> None:
+        """Nothing."""
+
+    def resume(self, corrections: Corrections | None) -> None:
+        """See PlanSource."""
+        self._inner.resume(corrections)
+
+    def statistics(self) -> SourceStatistics:
+        """See PlanSource."""
+        return self._inner.statistics()
+
+    def close(self) -> None:
+        """See PlanSource."""
+        self._inner.close()
+
+
 def step_name(step: int, resumed: int) -> str:
     """A step's record; one that is run again after a resume must not be taken for its earlier one."""
     return f"step {step}, resumed {resumed} times" if resumed else f"step {step}"

@@ -178,13 +178,16 @@ class Verifier:
         chosen = strategies_of(plan.programs)
         if odd := sorted(set(chosen.values()) - set(settings.strategies)):
             raise PlanError(f"the plan runs stages by the memory strategy {odd[0]!r}, which is not offered")
+        if settings.memory_capacity is None:
+            # Nothing to exceed, and half of a check's time would go into a figure that is only shown.
+            return
         problem = build_problem(
             plan.batch, self._model, self._partition, self._planner.costs, compute=compute,
             chosen=chosen,
         )  # fmt: skip
         held = memory(plan.programs, problem, (), plan.batch, self._model, self._partition, compute)
         for rank, peak in enumerate(peaks(held)):
-            limit = None if settings.memory_capacity is None else settings.memory_capacity[rank]
+            limit = settings.memory_capacity[rank]
             if limit is not None and peak > limit * (1 + _ROUNDING):
                 raise PlanError(f"rank {rank} would hold {peak:.0f} bytes of activations, the limit is {limit:.0f}")
             if not math.isclose(peak, plan.peak_memory[rank], rel_tol=_ROUNDING, abs_tol=1.0):

@@ -7,30 +7,40 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
+import deepspeed
+import torch
+
 import ds_dip
-from ds_dip.costs.corrections import Corrections
 from ds_dip.costs.model import CostModel
-from ds_dip.data import DatasetReference, SampleMetadata
+from ds_dip.data import DatasetReference
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
 from ds_dip.planner import PlanSource, StepPlan
-from ds_dip.planner.source import SourceStatistics
-from ds_dip.planner.times import MeasuredStep
+from ds_dip.planner.source import PassedOn
 from ds_dip.programs.program import Message
+from ds_dip.ranks import settings
 from ds_dip.rehearsal.layers import emulated_factories, emulated_loss
 from ds_dip.rehearsal.pace import EmulatedClock, wake_punctually
 from ds_dip.rehearsal.transport import BlockingTransport, EmulatedTransport
 from ds_dip.runtime.stages import Stages
 
 
-class PacedPlans:
+def begun() -> dict[str, Any]:
+    """Join the other ranks, on one thread, since a rank that waits needs no more; the settings it was started with."""
+    deepspeed.init_distributed(dist_backend="gloo")
+    torch.set_num_threads(1)
+    return settings()
+
+
+class PacedPlans(PassedOn):
     """An engine's plans, of which the clock is told how long each stage is to last.
 
     Nothing is corrected by what was measured: predictions stay those of the costs.
     """
 
     def __init__(self, inner: PlanSource, clock: EmulatedClock, rank: int) -> None:
-        self._inner, self._clock, self._rank = inner, clock, rank
+        super().__init__(inner)
+        self._clock, self._rank = clock, rank
         self.newest: StepPlan
         self._kept: Iterator[StepPlan] | None = None
 
@@ -44,25 +54,6 @@ class PacedPlans:
     def repeat(self, plans: Sequence[StepPlan]) -> None:
         """Give these plans from now on, in turn, again and again."""
         self._kept = cycle(plans)
-
-    def evaluation(self, samples: Sequence[SampleMetadata]) -> StepPlan:
-        """See PlanSource."""
-        return self._inner.evaluation(samples)
-
-    def measured(self, step: MeasuredStep) -> None:
-        """Nothing."""
-
-    def resume(self, corrections: Corrections | None) -> None:
-        """See PlanSource."""
-        self._inner.resume(corrections)
-
-    def statistics(self) -> SourceStatistics:
-        """See PlanSource."""
-        return self._inner.statistics()
-
-    def close(self) -> None:
-        """See PlanSource."""
-        self._inner.close()
 
 
 class Delays:

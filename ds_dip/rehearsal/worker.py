@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import deepspeed
 import torch
 from deepspeed import comm as dist
 
@@ -17,10 +16,10 @@ from ds_dip.models.config import load_model
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
 from ds_dip.partition.file import read_partition
-from ds_dip.ranks import settings, tell
+from ds_dip.ranks import tell
 from ds_dip.rehearsal.comparison import compare, emulated_timeline
 from ds_dip.rehearsal.costs import Dilated, real_costs
-from ds_dip.rehearsal.emulation import Emulation, emulate
+from ds_dip.rehearsal.emulation import Emulation, begun, emulate
 from ds_dip.rehearsal.twin import twin_of
 from ds_dip.reporting.timeline import write_timeline
 
@@ -88,10 +87,7 @@ def rehearse(s: Mapping[str, Any]) -> None:
 
 def main() -> None:
     """Run as one rank."""
-    s = settings()
-    deepspeed.init_distributed(dist_backend="gloo")
-    torch.set_num_threads(1)
-    rehearse(s)
+    rehearse(begun())
 
 
 if __name__ == "__main__":
