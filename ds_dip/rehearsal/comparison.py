@@ -14,10 +14,10 @@ from ds_dip.planner import StageTime, StepPlan
 from ds_dip.planning import build_problem
 from ds_dip.programs.compile import boundary
 from ds_dip.programs.program import Message, Program, Stage
+from ds_dip.reporting.order import Order
 from ds_dip.reporting.timeline import CLOCK, StepTimeline, step_timeline
 from ds_dip.runtime.clock import Interval
 from ds_dip.runtime.measure import Measured
-from ds_dip.scheduling import Schedule, retime_many
 
 #: What is written wherever an emulation is shown.
 MARK = "emulation"
@@ -89,11 +89,11 @@ def compare(
 def _retimed(plan: StepPlan, seconds: dict[Stage, float], twin: Model, partition: Partition, costs: CostModel) -> float:
     """The makespan of the plan's order with stages of these durations, messages as planned."""
     problem = build_problem(plan.batch, twin, partition, costs)
-    stages = [Stage(t.kind, t.module, t.chunk, t.microbatch, t.sub) for t in problem.tasks]
-    numbers = {stage: task.id for stage, task in zip(stages, problem.tasks, strict=True)}
-    order = tuple(tuple(numbers[timed.stage] for timed in rank) for rank in plan.stages)
-    durations = np.array([[seconds[stage]] for stage in stages])
-    return float(retime_many(problem, Schedule(order), durations)[0])
+    stages = {t.id: Stage(t.kind, t.module, t.chunk, t.microbatch, t.sub) for t in problem.tasks}
+    ranks = {task.id: task.rank for task in problem.tasks}
+    delays = {(stages[a], stages[b]): delay for a, b, delay in problem.edges if ranks[a] != ranks[b]}
+    order = Order([[timed.stage for timed in rank] for rank in plan.stages], delays)
+    return order.makespan(np.array([seconds[stage] for _, stage in order.places]))
 
 
 def emulated_timeline(

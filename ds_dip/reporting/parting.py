@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ds_dip.costs.rules import base_costs, with_rules
 from ds_dip.planner.record import StepPlan
 from ds_dip.planner.recording import RecordedStep, Run
 from ds_dip.programs.program import Stage
+from ds_dip.reporting.order import Order
 from ds_dip.reporting.timeline import message_bytes
-from ds_dip.scheduling.problem import Problem, Task
-from ds_dip.scheduling.schedule import Schedule
-from ds_dip.scheduling.timing import retime, retime_many
 
 #: Share of the predicted makespan that a stage may be early or late before the step counts as parted from its plan.
 TOLERANCE = 0.01
@@ -142,7 +138,7 @@ class Parting:
 
     def parts(self, found: RecordedStep) -> Parts:
         """The parts of a step."""
-        return _Order(found, self._around(found), self._delays(found.plan)).parts()
+        return _Step(found, self._around(found), self._delays(found.plan)).parts()
 
     def _around(self, found: RecordedStep) -> list[float]:
         """Seconds that a rank is predicted to spend on each stage beside what the engine's clock measures of it."""
@@ -160,7 +156,7 @@ class Parting:
         return {(m.source, m.target): self._costs.transfer(message_bytes(m, self._compute)) for m in messages.values()}
 
 
-class _Order:
+class _Step:
     """A step's stages, numbered along each rank's order, with both sets of times from the first stage's start.
 
     Edges within a rank are implied by its order, so messages are all that is needed beside it. A stage's measured
@@ -171,7 +167,6 @@ class _Order:
         self, found: RecordedStep, around: Sequence[float], delays: Mapping[tuple[Stage, Stage], float]
     ) -> None:
         self._found, self._around = found, around
-        self._places = [(rank, time.stage) for rank, times in enumerate(found.stages) for time in times]
         planned = [time for times in found.plan.stages for time in times]
         measured = [time for times in found.stages for time in times]
         self._shift = min(time.start for time in measured)
@@ -180,23 +175,20 @@ class _Order:
         self._span = max(end for _, end in self._measured)
         self._predicted_s = np.array([end - start for start, end in self._planned])
         self._measured_s = np.array([end - start for start, end in self._measured]) + np.array(around)
-        bounds = np.cumsum([0, *map(len, found.stages)]).tolist()
-        self._schedule = Schedule(tuple(tuple(range(*own)) for own in pairwise(bounds)))
-        number = {stage: place for place, (_, stage) in enumerate(self._places)}
+        self._order = Order([[time.stage for time in times] for times in found.stages], delays)
+        self._places = self._order.places
         #: Of every stage, what it waits for: the stage before it on its rank, then its messages, with their delays.
         self._sources: list[list[tuple[int, float]]] = [
             [(place - 1, 0.0)] if place and self._places[place - 1][0] == rank else []
             for place, (rank, _) in enumerate(self._places)
         ]
-        self._edges = tuple((number[source], number[target], delay) for (source, target), delay in delays.items())
-        for source, target, delay in self._edges:
+        for source, target, delay in self._order.edges:
             self._sources[target].append((source, delay))
 
     def parts(self) -> Parts:
         found, plan = self._found, self._found.plan
-        problem = self._problem(self._predicted_s)
-        as_planned = retime(problem, self._schedule).makespan
-        retimed = retime(self._problem(self._measured_s), self._schedule).makespan
+        as_planned = self._order.makespan(self._predicted_s)
+        retimed = self._order.makespan(self._measured_s)
         path = self._path()
         return Parts(
             step=plan.step,
@@ -213,31 +205,20 @@ class _Order:
             waiting_s=self._shift + self._span - retimed,
             end_s=(found.iteration - self._shift - self._span) - (plan.iteration - plan.makespan),
             unexplained_s=as_planned - plan.makespan,
-            groups=self._groups(problem),
+            groups=self._groups(),
             waiting=self._waiting(path, retimed),
             gaps=tuple(sorted(path, key=lambda gap: -abs(gap.seconds))),
             divergence=self._divergence(path),
         )
 
-    def _problem(self, seconds: NDArray[np.float64]) -> Problem:
-        """The order's timing as a problem without memory; edges are the messages."""
-        tasks = tuple(
-            Task(number, rank, stage.kind, stage.module, stage.chunk, 0, stage.microbatch, stage.sub, float(own))
-            for number, ((rank, stage), own) in enumerate(zip(self._places, seconds, strict=True))
-        )
-        ranks = len(self._schedule.order)
-        return Problem(ranks, (None,) * ranks, tasks, self._edges)
-
-    def _groups(self, problem: Problem) -> tuple[Group, ...]:
+    def _groups(self) -> tuple[Group, ...]:
         keys = [(rank, stage.kind, stage.module) for rank, stage in self._places]
         names = sorted(set(keys))
         place = np.array([names.index(key) for key in keys])
         # Column k has the first k groups' measured durations, and of the second half the last k groups'.
         count = np.arange(len(names) + 1)
         chosen = np.hstack([place[:, None] < count, place[:, None] >= len(names) - count])
-        makespans = retime_many(
-            problem, self._schedule, np.where(chosen, self._measured_s[:, None], self._predicted_s[:, None])
-        )
+        makespans = self._order.makespans(np.where(chosen, self._measured_s[:, None], self._predicted_s[:, None]))
         forward, reverse = np.diff(makespans[: len(count)]), np.diff(makespans[len(count) :])[::-1]
         found = []
         for number, (rank, kind, module) in enumerate(names):
