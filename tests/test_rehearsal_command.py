@@ -23,7 +23,7 @@ TABLE = ROOT / "profiling" / "tables" / "xeon-2-cores.float32.json"
 MODEL = ["--model", str(QUICKSTART)]
 DATASET = ["--dataset", "ds_dip.data.digits:Digits", "--dataset-options", '{"samples": 400}']
 SIZE = ["--batch-size", "8", "--microbatches", "4", "--evaluations", "10", "--deadline", "120"]
-PARTS = ("before", "stages", "between", "after")
+PARTS = ("plan", "stages", "between", "end")
 
 
 def run(*arguments: str) -> Result:

@@ -46,7 +46,7 @@ def test_a_batch_that_ran_as_simulated_differs_by_nothing() -> None:
     found = compared(ran(PLAN))
     assert found.predicted == pytest.approx(PLAN.makespan / DILATION)
     assert found.difference == pytest.approx(0.0, abs=1e-9)
-    for part in (found.before, found.stages, found.between, found.after):
+    for part in (found.plan, found.stages, found.between, found.end):
         assert part == pytest.approx(0.0, abs=1e-9 * PLAN.makespan)
     assert 0 <= found.bubble_predicted < 1
     assert found.peak_memory == max(PLAN.peak_memory) > 0
@@ -56,10 +56,10 @@ def test_a_batch_that_ran_as_simulated_differs_by_nothing() -> None:
 @given(before=st.floats(0, 1), after=st.floats(0, 1), factor=st.floats(1, 2))
 def test_the_parts_sum_to_the_difference(before: float, after: float, factor: float) -> None:
     found = compared(ran(PLAN, before, after, factor))
-    total = found.before + found.stages + found.between + found.after
+    total = found.plan + found.stages + found.between + found.end
     assert total == pytest.approx(found.measured - found.predicted, abs=1e-9)
-    assert found.before == pytest.approx(before / DILATION, abs=1e-9)
-    assert found.after == pytest.approx(after / DILATION, abs=1e-9)
+    assert found.plan == pytest.approx(before / DILATION, abs=1e-9)
+    assert found.end == pytest.approx(after / DILATION, abs=1e-9)
     # All stages longer by a factor: transfers are not, so the order takes at most that much longer.
     assert -1e-9 <= found.stages <= (factor - 1) * found.predicted + 1e-9
     assert found.between >= -1e-9

@@ -13,7 +13,7 @@ from ds_dip.commands._inputs import COUNT, PATH, PLAIN_WIDTH, workload_options
 from ds_dip.commands._rehearsal import Prepared, deadline_option, prepared, rehearsal_options
 
 #: Parts that a batch's difference is the sum of, and what they are called on the screen.
-PARTS = {"before": "plan", "stages": "stages", "between": "between", "after": "end"}
+PARTS = ("plan", "stages", "between", "end")
 
 
 @click.command("rehearse")
@@ -95,7 +95,7 @@ def _show(document: dict[str, Any]) -> None:
         "slow as the device; seconds are the device's"
     )
     table = Table("batch", "schedule", "stages", "simulated", "emulated", "difference",
-                  *PARTS.values(), "bubble", title=title, title_justify="left")  # fmt: skip
+                  *PARTS, "bubbles of both", title=title, title_justify="left")  # fmt: skip
     for batch in document["batches"]:
         shares = (f"{100 * batch[name] / batch['predicted']:+.2f} %" for name in PARTS)
         table.add_row(

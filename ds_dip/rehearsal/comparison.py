@@ -28,9 +28,9 @@ class Compared:
     """One batch; seconds of the device that is emulated, bubbles as shares of ranks x span.
 
     ``predicted`` is the simulated makespan and ``measured`` the whole iteration. Their difference is the sum of
-    ``before`` (the plan, until the first stage starts; ``waited`` of it for the plan itself), ``stages`` (what the
+    ``plan`` (all of it, until the first stage starts; ``waited`` of it for the plan itself), ``stages`` (what the
     stages' real durations change of the simulated makespan), ``between`` (what is left until the last stage has ended:
-    messages that are late, instructions between stages) and ``after`` (reduction and optimizer's step).
+    messages that are late, instructions between stages) and ``end`` (reduction and optimizer's step).
     ``peak_memory`` are predicted bytes of activations on the fullest rank.
     """
 
@@ -41,10 +41,10 @@ class Compared:
     stage_count: int
     predicted: float
     measured: float
-    before: float
+    plan: float
     stages: float
     between: float
-    after: float
+    end: float
     waited: float
     bubble_predicted: float
     bubble_measured: float
@@ -67,10 +67,10 @@ def compare(
     parts = {
         "predicted": plan.makespan,
         "measured": measured.iteration,
-        "before": first,
+        "plan": first,
         "stages": longer - plan.makespan,
         "between": last - first - longer,
-        "after": measured.iteration - last,
+        "end": measured.iteration - last,
         "waited": measured.waited,
     }
     return Compared(
