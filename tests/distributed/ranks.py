@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,19 @@ def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) 
         return [
             [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else [] for path in reports
         ]
+
+
+def run_cases(module: str, folder: Path, cases: Sequence[str], seconds: float = 500.0) -> None:
+    """Run ``python -m module folder cases…``, a process that forks the ranks of its cases itself."""
+    environment = {
+        **os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(EXTENSIONS),
+    }  # fmt: skip
+    try:
+        subprocess.run(
+            [sys.executable, "-m", module, str(folder), *cases], cwd=ROOT, env=environment, timeout=seconds, check=True
+        )
+    finally:
+        remove_leftovers()
 
 
 def _wait(processes: list[subprocess.Popen[bytes]], seconds: float) -> list[int | None]:

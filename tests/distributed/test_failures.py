@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import pytest
 
 from ds_dip.partition.checkpoint import check_contents, check_files, read_manifest, resolve
 from tests.distributed.failures import RANK_S, WORLD
-from tests.distributed.ranks import EXTENSIONS, ROOT, remove_leftovers
+from tests.distributed.ranks import run_cases
 
 #: A rank's exit status, negative for a signal and None where it had to be ended, and how its sentence starts.
 Rank = tuple[int | None, str | None]
@@ -70,16 +67,7 @@ NIGHTLY = {
 
 def run(cases: list[str], folder: Path) -> dict[str, dict[str, Any]]:
     """Exit statuses and logs of every case's ranks."""
-    environment = {
-        **os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(EXTENSIONS),
-    }  # fmt: skip
-    try:
-        subprocess.run(
-            [sys.executable, "-m", "tests.distributed.failures", str(folder), *cases],
-            cwd=ROOT, env=environment, timeout=500.0, check=True,
-        )  # fmt: skip
-    finally:
-        remove_leftovers()
+    run_cases("tests.distributed.failures", folder, cases)
     return {case: json.loads((folder / f"{case}.json").read_text()) for case in cases}
 
 

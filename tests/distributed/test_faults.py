@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import pytest
 
 from ds_dip.partition.checkpoint import check_contents, check_files, read_manifest, resolve
 from tests.distributed.faults import AFTER, DEADLINE_S, DURING, RANK_S, SLOW_S, STEPS, TROUBLES, WORLD
-from tests.distributed.ranks import EXTENSIONS, PORT, ROOT, remove_leftovers
+from tests.distributed.ranks import PORT, run_cases
 
 DEFAULT = ("troubled planner", "interrupted", "resumed", "one rank terminated")
 NIGHTLY = (
@@ -32,16 +29,7 @@ class Results:
 
     def __init__(self, folder: Path, cases: tuple[str, ...]) -> None:
         self.folder = folder
-        environment = {
-            **os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(EXTENSIONS),
-        }  # fmt: skip
-        try:
-            subprocess.run(
-                [sys.executable, "-m", "tests.distributed.faults", str(folder), *cases],
-                cwd=ROOT, env=environment, timeout=500.0, check=True,
-            )  # fmt: skip
-        finally:
-            remove_leftovers()
+        run_cases("tests.distributed.faults", folder, cases)
 
     def outcome(self, case: str) -> Any:
         return json.loads((self.folder / f"{case}.json").read_text())["outcome"]
