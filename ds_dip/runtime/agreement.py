@@ -11,11 +11,11 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from ds_dip.costs.corrections import Corrections
 from ds_dip.models.partition import model_hash, partition_hash
 from ds_dip.partition import checkpoint as manifests
 from ds_dip.partition.checkpoint import CheckpointError
 from ds_dip.planner.codec import Codec
+from ds_dip.planner.wire import CORRECTIONS
 from ds_dip.runtime import drafts
 from ds_dip.runtime.exchange import gather
 from ds_dip.runtime.peers import Peers, set_deadline
@@ -40,7 +40,6 @@ class _Answer:
     give: dict[str, tuple[int, str]] | None
 
 
-CORRECTIONS: Codec[Corrections] = Codec(Corrections, "corrections")
 _ANSWER: Codec[_Answer] = Codec(_Answer, "a rank's answer")
 
 

@@ -19,8 +19,9 @@ from deepspeed.utils import logger
 from ds_dip.config import ConfigError
 from ds_dip.partition import checkpoint as manifests
 from ds_dip.partition.checkpoint import LATEST, LATEST_UNIVERSAL, CheckpointError
+from ds_dip.planner.wire import CORRECTIONS
 from ds_dip.runtime import drafts
-from ds_dip.runtime.agreement import CORRECTIONS, Described
+from ds_dip.runtime.agreement import Described
 from ds_dip.runtime.drafts import RecordingEngine
 from ds_dip.runtime.loading import data_only, read, refused_types
 from ds_dip.runtime.universal import first_layer, layer_file, load_parameters, tied_sources
