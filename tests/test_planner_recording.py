@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,3 +164,20 @@ def test_missing_and_damaged_settings_are_refused(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(FileError, match="run-.*cannot be read"):
         recording.run(digest)
+
+
+def test_a_pipe_in_a_steps_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "step-000001.jsonl.gz")
+    with pytest.raises(FileError, match="is no file"):
+        read_step(tmp_path / "step-000001.jsonl.gz")
+
+
+def test_a_file_of_many_lines_is_counted_before_it_is_taken_apart(tmp_path: Path) -> None:
+    path = tmp_path / "step-000001.jsonl.gz"
+    path.write_bytes(gzip.compress(b"\n" * 30_000_000))
+    tracemalloc.start()
+    with pytest.raises(FileError, match="has 30000000 whole lines, expected 3"):
+        read_step(path)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 300e6

@@ -189,6 +189,9 @@ def _head(fields: Mapping[str, Any]) -> bytes:
 
 
 def _unpacked(path: str | Path) -> bytes:
+    if Path(path).exists() and not Path(path).is_file():
+        # A pipe, for one, would be waited for.
+        raise FileError(f"{path}: is no file; give the folder of a recorded run")
     try:
         with open(path, "rb") as stream:
             packed = stream.read(_MOST_BYTES + 1)
@@ -207,10 +210,12 @@ def _unpacked(path: str | Path) -> bytes:
 
 
 def _lines(data: bytes, path: str | Path, count: int) -> Sequence[bytes]:
-    lines = data.split(b"\n")
-    if len(lines) != count + 1 or lines[-1]:
+    # Counted before they are taken apart: a file that is something else may have a hundred million of them.
+    whole = data.count(b"\n")
+    lines = data.split(b"\n", count)
+    if whole != count or lines[-1]:
         raise FileError(
-            f"{path}: has {len(lines) - 1} whole lines, expected {count} of a {FORMAT} file; it was cut off, or is "
+            f"{path}: has {whole} whole lines, expected {count} of a {FORMAT} file; it was cut off, or is "
             "something else"
         )
     return lines[:-1]
