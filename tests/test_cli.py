@@ -113,3 +113,32 @@ def fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> "click.testi
 
     monkeypatch.setattr(CommandLine, "get_command", lambda *_: fail)
     return run("fail")
+
+
+def every_command(group: click.Group, context: click.Context) -> list[click.Command]:
+    found: list[click.Command] = []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        found += every_command(command, context) if isinstance(command, click.Group) else [command]
+    return found
+
+
+def test_no_command_takes_a_number_that_is_none() -> None:
+    context = click.Context(cli)
+    ranges = {
+        (command.name, option.name): option.type
+        for command in every_command(cli, context)
+        for option in command.params
+        if isinstance(option.type, click.FloatRange)
+    }
+    assert len(ranges) > 20
+
+    def takes(kind: click.ParamType, value: str) -> bool:
+        try:
+            kind.convert(value, None, None)
+        except click.BadParameter:
+            return False
+        return True
+
+    assert [where for where, kind in ranges.items() if takes(kind, "nan") or takes(kind, "inf")] == []

@@ -25,20 +25,27 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 MOST_WORKERS = 256
 
 
-class Seconds(click.FloatRange):
-    """Seconds above 0, or from ``min`` on, and an end to them: neither NaN nor infinity."""
+class Finite(click.FloatRange):
+    """A number in a range that is neither NaN nor infinite; ``what`` says so."""
 
-    name = "seconds"
-
-    def __init__(self, min: float = 0.0) -> None:
-        super().__init__(min=min, min_open=min == 0.0)
+    what = "a finite number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number; what is none, or is not finite, is refused."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number of seconds.", param, ctx)
+            self.fail(f"{value!r} is not {self.what}.", param, ctx)
         return number
+
+
+class Seconds(Finite):
+    """Seconds above 0, or from ``min`` on."""
+
+    name = "seconds"
+    what = "a finite number of seconds"
+
+    def __init__(self, min: float = 0.0) -> None:
+        super().__init__(min=min, min_open=min == 0.0)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ds_dip.commands import Finite
 from ds_dip.files import read_object
 
 if TYPE_CHECKING:
@@ -29,15 +29,10 @@ PLAIN_WIDTH = 120
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class Gigabytes(click.FloatRange):
+class Gigabytes(Finite):
     """10^9 bytes, a finite number of them."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; NaN and infinity are refused."""
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number of 10^9 bytes; leave it out for no limit.", param, ctx)
-        return number
+    what = "a finite number of 10^9 bytes; leave it out for no limit"
 
 
 def _assignment(value: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ds_dip.commands import Seconds, refusing
+from ds_dip.commands import Finite, Seconds, refusing
 from ds_dip.commands._inputs import COUNT, PATH, CostInputs, cost_inputs, dataset_of, run_document, workload_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _OPTIONS = (
     click.option("--partition", "partition_path", type=PATH, help="A partition; else ds-dip partition's own answer."),
     click.option("--evaluations", type=COUNT, default=_EVALUATIONS, show_default=True,
                  help="Schedules to make for that answer at most."),
-    click.option("--dilate", type=click.FloatRange(min=0.1, max=1e6),
+    click.option("--dilate", type=Finite(min=0.1, max=1e6),
                  help="Times as slow as the device; by default what lets stages outweigh this machine's own time."),
     click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Of the sampler and the planner's search."),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import FILE, Seconds
+from ds_dip.commands import FILE, Finite, Seconds
 from ds_dip.commands._measured import console_of, deliver, quartiles
 
 
@@ -18,7 +18,7 @@ from ds_dip.commands._measured import console_of, deliver, quartiles
 @click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
               help="The DeepSpeed JSON.")  # fmt: skip
 @click.option("--steps", type=click.IntRange(min=6), default=24, show_default=True, help="Steps of each phase.")
-@click.option("--factor", type=click.FloatRange(min=1.1, max=10.0), default=2.0, show_default=True,
+@click.option("--factor", type=Finite(min=1.1, max=10.0), default=2.0, show_default=True,
               help="How much longer the slow stages take.")  # fmt: skip
 @click.option("--deadline", type=Seconds(min=1.0), default=900.0, show_default=True, help="Seconds it may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import FILE, Seconds
+from ds_dip.commands import FILE, Finite, Seconds
 from ds_dip.commands._measured import console_of, deliver, quartiles
 
 
@@ -17,7 +17,7 @@ from ds_dip.commands._measured import console_of, deliver, quartiles
               help="A model of images and text.")  # fmt: skip
 @click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
               help="The DeepSpeed JSON.")  # fmt: skip
-@click.option("--limit", "limits", type=click.FloatRange(min=0.0, max=1.0, min_open=True), multiple=True,
+@click.option("--limit", "limits", type=Finite(min=0.0, max=1.0, min_open=True), multiple=True,
               default=(0.7, 0.5), show_default=True,
               help="A share of what keeping everything takes; may be repeated.")  # fmt: skip
 @click.option("--blocks", type=click.IntRange(min=1), default=6, show_default=True, help="Blocks of each contender.")

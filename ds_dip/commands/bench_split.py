@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import Seconds
+from ds_dip.commands import Finite, Seconds
 from ds_dip.commands._measured import quartiles
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -21,9 +21,9 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
               help="The DeepSpeed JSON.")  # fmt: skip
 @click.option("--wide", type=click.IntRange(min=1), default=1, show_default=True, help="Make the model so much wider.")
-@click.option("--memory-gb", type=click.FloatRange(0, min_open=True), help="dip.memory_gb, 10^9 bytes a rank.")
+@click.option("--memory-gb", type=Finite(0, min_open=True), help="dip.memory_gb, 10^9 bytes a rank.")
 @click.option("--microbatches", type=click.IntRange(min=1), help="Microbatches of the batch.")
-@click.option("--overhead", type=click.FloatRange(0, 10), default=0.05, show_default=True,
+@click.option("--overhead", type=Finite(0, 10), default=0.05, show_default=True,
               help="dip.split_backward; 0 splits most.")  # fmt: skip
 @click.option("--blocks", type=click.IntRange(min=1), default=10, show_default=True, help="Blocks of each.")
 @click.option("--iterations", type=click.IntRange(min=1), default=3, show_default=True, help="Iterations a block.")
