@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 import os
 import tracemalloc
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ds_dip.costs.corrections import Corrections, Fit, Measurement, RankFactor, ShapeFactor
@@ -81,11 +82,20 @@ def test_a_damaged_step_is_refused(
     place = data.draw(st.integers(10, len(step_file) - 1))
     damaged = bytearray(step_file)
     damaged[place] ^= data.draw(st.integers(1, 255))
+    # A compressed stream ends within a byte, whose last bits say nothing: damage is what changes the content.
+    assume(not _holds_the_same(bytes(damaged), step_file))
     path.write_bytes(bytes(damaged))
     with pytest.raises(FileError) as error:
         read_step(path)
     assert str(error.value).startswith(str(path))
     assert "\n" not in str(error.value)
+
+
+def _holds_the_same(damaged: bytes, whole: bytes) -> bool:
+    try:
+        return gzip.decompress(damaged) == gzip.decompress(whole)
+    except (OSError, EOFError, zlib.error):
+        return False
 
 
 @FEW
