@@ -51,7 +51,14 @@ TOOLS = Path(sys.executable).parent
 class Job:
     """A launched training of the tiny model on two ranks; ``launcher`` is what stands before the script."""
 
-    def __init__(self, folder: Path, steps: int, launcher: tuple[str, ...] = (), **changes: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        steps: int,
+        launcher: tuple[str, ...] = (),
+        checkpoints: Path | None = None,
+        **changes: Any,
+    ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         (folder / "model.json").write_text(json.dumps(MODEL))
@@ -62,7 +69,7 @@ class Job:
         command = [
             *launcher, SCRIPT, "--deepspeed", "--deepspeed_config", str(folder / "ds_config.json"),
             "--model", str(folder / "model.json"), "--steps", str(steps), "--evaluate", "16",
-            "--run-folder", str(folder / "run"), "--checkpoints", str(folder / "checkpoints"),
+            "--run-folder", str(folder / "run"), "--checkpoints", str(checkpoints or folder / "checkpoints"),
         ]  # fmt: skip
         environment = {
             **os.environ,
@@ -123,8 +130,10 @@ def orphans() -> list[int]:
 def launch(tmp_path: Path) -> Iterator[Any]:
     jobs: list[Job] = []
 
-    def start(steps: int, launcher: tuple[str, ...] = (), folder: str = "", **changes: Any) -> Job:
-        jobs.append(Job(tmp_path / folder, steps, launcher, **changes))
+    def start(
+        steps: int, launcher: tuple[str, ...] = (), folder: str = "", checkpoints: Path | None = None, **changes: Any
+    ) -> Job:
+        jobs.append(Job(tmp_path / folder, steps, launcher, checkpoints, **changes))
         return jobs[-1]
 
     yield start
@@ -190,6 +199,7 @@ def test_two_hosts_of_a_hostfile_train_together(launch: Any, tmp_path: Path) -> 
                 "--master_addr", "127.0.0.1", "--master_port", str(PORT),
             ),
             folder=f"node-{node}",
+            checkpoints=tmp_path / "checkpoints",  # of a file system that both see
         )
         for node in range(2)
     ]  # fmt: skip
@@ -199,6 +209,7 @@ def test_two_hosts_of_a_hostfile_train_together(launch: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(2400)
 def test_twenty_launches_in_a_row_end_with_status_0_and_leave_nothing(launch: Any) -> None:
     for _ in range(20):
         job = launch(3)
