@@ -391,3 +391,16 @@ def compare(
 
 
 LLAVA, QWEN_VL = llava(), qwen_vl()
+
+
+#: By name: how a model is made and how its samples are.
+FAMILIES: dict[str, tuple[Callable[..., Any], Callable[[int], Sample]]] = {
+    "llama": (llama, text_sample),
+    "llava_onevision": (llava, llava_sample),
+    "qwen2_5_vl": (qwen_vl, qwen_vl_sample),
+}
+
+
+def dataset(family: str, count: int, names: Sequence[str]) -> Samples:
+    """The family's samples, for modules of these names."""
+    return Samples(lambda index: fitting(FAMILIES[family][1](index), names), count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -65,13 +65,18 @@ class Family:
     unused: tuple[str, ...] = ()
 
 
+def is_frozen(shell: Shell, name: str, parts: Sequence[Part]) -> bool:
+    """Whether nothing of a module is trained: it was named so, or its weights are."""
+    return name in shell.frozen or not any(shell.trained(part.paths.values()) for part in parts)
+
+
 def encoder(shell: Shell, name: str, tower: Sequence[Part], adapter: Sequence[Part]) -> tuple[Chain, ...]:
     """An encoder's modules: tower and adapter in one, where the boundary behind it carries the adapter's small rows.
 
     Where one is frozen and the other is not they are two, ``name`` and "projector", since what is frozen needs no
     backward.
     """
-    if (name in shell.frozen) == ("projector" in shell.frozen):
+    if is_frozen(shell, name, tower) == is_frozen(shell, "projector", adapter):
         return (Chain(name, (*tower, *adapter), covers=("projector",)),)
     return Chain(name, tuple(tower)), Chain("projector", tuple(adapter), (name,))
 
@@ -86,8 +91,15 @@ class Factory:
 
     @property
     def shared(self) -> Shared | None:
-        """The other place of the layer's module, if there is one."""
-        return self.part.shared
+        """The other place of the layer's module, if there is one; what is not trained needs no summing of gradients."""
+        found = self.part.shared
+        if found is None or (not self.frozen and self.shell.trained(self.part.paths.values())):
+            return found
+        return replace(found, weights=())
+
+    def held(self) -> list[str]:
+        """Names of the layer's weights, as the library's model has them, without building it."""
+        return [name for path in self.part.paths.values() for name in self.shell.names(path)]
 
     def __call__(self) -> nn.Module:
         """Build the layer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,11 @@ from ds_dip.models.hf.weights import NoWeights, Source
 ADAPTED = ".base_layer"
 #: In the names of weights that peft adds.
 ADDED = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector")
+
+
+def is_added(name: str) -> bool:
+    """Whether a weight of this name is one that peft adds."""
+    return any(f".{added}." in name for added in ADDED)
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,15 @@ class Shell:
         found = self.at(path)
         return [path] if isinstance(found, nn.Parameter) else [f"{path}.{name}" for name in found.state_dict()]
 
+    def trained(self, paths: Iterable[str]) -> bool:
+        """Whether any weight at these paths is trained."""
+        for path in paths:
+            found = self.at(path)
+            own = [found] if isinstance(found, nn.Parameter) else list(found.parameters())
+            if any(parameter.requires_grad for parameter in own):
+                return True
+        return False
+
     def build(self, path: str) -> nn.Module | nn.Parameter:
         """A copy of what is at a path, with its weights, on the CPU.
 
@@ -75,9 +89,9 @@ class Shell:
 
     def _parameter(self, path: str, found: nn.Parameter) -> nn.Parameter:
         for _, tensor in self._read([path]):
-            return nn.Parameter(tensor.to(self.dtype, copy=True))
+            return nn.Parameter(tensor.to(self.dtype, copy=True), found.requires_grad)
         spread = getattr(self.model.config.get_text_config(), "initializer_range", 0.02)
-        return nn.Parameter(torch.randn(found.shape).mul_(spread).to(self.dtype))
+        return nn.Parameter(torch.randn(found.shape).mul_(spread).to(self.dtype), found.requires_grad)
 
     def _read(self, names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
         """The source's weights of these names; FileError for one that it lacks."""
@@ -86,7 +100,7 @@ class Shell:
         for name, tensor in self.source.read(list(stored)):
             missing.discard(name)
             yield stored[name], tensor
-        missing = {name for name in missing if not any(f".{added}." in name for added in ADDED)}
+        missing = {name for name in missing if not is_added(name)}
         if missing and not isinstance(self.source, NoWeights):
             raise FileError(
                 f"weight {min(missing)!r} of {type(self.model).__name__} is not there ({len(missing)} missing); give "

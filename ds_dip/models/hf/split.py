@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from ds_dip.files import FileError, first_line
 from ds_dip.models.hf.attention import PACKED, register
-from ds_dip.models.hf.parts import Chain, Factory, Family, SplitError
-from ds_dip.models.hf.shell import ADDED, Shell
+from ds_dip.models.hf.parts import Factory, Family, SplitError, is_frozen
+from ds_dip.models.hf.shell import Shell, is_added
 from ds_dip.models.hf.weights import ModelWeights, NoWeights, folder_weights
 from ds_dip.models.loss import token_cross_entropy
 from ds_dip.models.spec import Model, Module
@@ -46,9 +46,14 @@ class Pretrained:
     config: Any
     unused: tuple[str, ...]
     folder: Path | None = None
+    lora: Any = None
 
     #: The loss summed over a microbatch.
     loss = staticmethod(token_cross_entropy)
+
+    def rest(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The unused weights, which have names and values; drawn ones are not kept."""
+        return self.shell.source.read(self.unused)
 
 
 def add_family(model_type: str, module: str) -> None:
@@ -68,7 +73,8 @@ def from_transformers(
 
     ``model`` is a folder that ``save_pretrained`` wrote, whose weights are read layer by layer; a model in memory,
     whose weights are copied; or a configuration, for weights drawn as the library draws them, by ``seed``. No rank
-    ever holds more than its own layers. ``frozen`` names modules that are not trained. ``lora`` is peft's
+    ever holds more than its own layers. ``frozen`` names modules that are not trained, beside those of a model in
+    memory whose weights all want no gradient. ``lora`` is peft's
     ``LoraConfig``: its layers are trained and the rest of the language model is not. ``dtype`` is what weights are
     built in, by default torch's.
 
@@ -93,14 +99,11 @@ def from_transformers(
     if unknown := sorted(set(frozen) - set(names)):
         raise SplitError(f"frozen names {unknown[0]!r}, which is no module: they are {', '.join(names)}")
     unused = _unused(shell, family)
-    modules = tuple(Module(c.name, tuple(part.layer for part in c.parts), c.name in frozen) for c in family.chains)
+    still = {chain.name: is_frozen(shell, chain.name, chain.parts) for chain in family.chains}
+    modules = tuple(Module(c.name, tuple(part.layer for part in c.parts), still[c.name]) for c in family.chains)
     edges = tuple((source, chain.name) for chain in family.chains for source in chain.upstream)
-    layers = {chain.name: _factories(shell, chain, chain.name in frozen) for chain in family.chains}
-    return Pretrained(Model(_name(config), modules, edges), layers, shell, config, unused, folder)
-
-
-def _factories(shell: Shell, chain: Chain, frozen: bool) -> tuple[Factory, ...]:
-    return tuple(Factory(shell, part, frozen) for part in chain.parts)
+    layers = {c.name: tuple(Factory(shell, part, still[c.name]) for part in c.parts) for c in family.chains}
+    return Pretrained(Model(_name(config), modules, edges), layers, shell, config, unused, folder, lora)
 
 
 def _config(model: Any) -> Any:
@@ -138,7 +141,11 @@ def _empty(model: Any, config: Any) -> Any:
     """The model without weights, its attention over packed rows."""
     cls = type(model) if isinstance(model, PreTrainedModel) else _class(config)
     with torch.device("meta"):
-        return cls._from_config(copy.deepcopy(config), attn_implementation=PACKED)
+        empty = cls._from_config(copy.deepcopy(config), attn_implementation=PACKED)
+    if isinstance(model, PreTrainedModel):
+        for name, parameter in model.named_parameters():
+            empty.get_parameter(name).requires_grad_(parameter.requires_grad)
+    return empty
 
 
 def _class(config: Any) -> Any:
@@ -171,10 +178,9 @@ def _adapt(model: Any, lora: Any) -> None:
     language = type(model.get_decoder())
     path = next(name for name, module in model.named_modules() if type(module) is language)
     for name, parameter in model.named_parameters():
-        added = any(f".{part}." in name for part in ADDED)
         plain = name.replace(".base_layer", "")
         inside = name.startswith((f"{path}.", "lm_head"))
-        parameter.requires_grad_(added or (wanted.get(plain, True) and not inside))
+        parameter.requires_grad_(is_added(name) or (wanted.get(plain, True) and not inside))
 
 
 def _refuse_dropout(model: Any) -> None:
