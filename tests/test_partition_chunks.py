@@ -161,3 +161,16 @@ def test_the_partitions_hash_is_that_of_where_layers_live() -> None:
 def test_the_models_hash_is_that_of_its_structure() -> None:
     assert model_hash(model_of(language=[1, 2])) == model_hash(model_of(language=[1, 2]))
     assert model_hash(model_of(language=[1, 2])) != model_hash(model_of(language=[1, 3]))
+
+
+def test_an_adapter_of_few_layers_lives_where_its_inputs_are() -> None:
+    layer = Layer("any", (TensorSpec(("tokens", 4)),))
+    modules = (Module("vision", (layer,) * 6), Module("projector", (layer,)), Module("language", (layer,) * 4))
+    model = Model("m", modules, (("vision", "projector"), ("projector", "language")))
+    for placement, rank in (("looped", 1), ("zigzag", 0)):
+        partition = make_partition(model, 2, {"vision": 2}, placement=placement)
+        assert [(chunk.rank, chunk.segment) for chunk in partition.of("projector")] == [(rank, 0)]
+        assert len(partition.of("vision")) == 4
+        assert [chunk.rank for chunk in partition.of("language")] == [0, 1]
+    with pytest.raises(PartitionError, match="module projector has 1 layers"):
+        make_partition(model, 2, {"projector": 2})

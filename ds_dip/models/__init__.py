@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ds_dip.models.context import Context
     from ds_dip.models.diffusion import flow_matching_loss
     from ds_dip.models.dropout import Dropout
+    from ds_dip.models.hf.split import from_transformers
     from ds_dip.models.loss import token_cross_entropy
     from ds_dip.models.norms import NormStatus, fused_norms
 
@@ -35,6 +36,7 @@ __all__ = [
     "TensorSpec",
     "fields_of",
     "flow_matching_loss",
+    "from_transformers",
     "fused_norms",
     "layer_factories",
     "load_model",
@@ -47,6 +49,7 @@ _WITH_TORCH = {
     "Dropout": "dropout",
     "NormStatus": "norms",
     "flow_matching_loss": "diffusion",
+    "from_transformers": "hf.split",
     "fused_norms": "norms",
     "layer_factories": "build",
     "token_cross_entropy": "loss",

@@ -82,9 +82,21 @@ def patch_embedding(hidden: int, patch: int, channels: int, side: int, field: st
     return Layer("patch_embedding", (TensorSpec(("tokens", hidden)),), (field,), options)
 
 
-def encoder_block(width: Width, depth: int) -> Layer:
-    """Pre-norm transformer block, [N, hidden] to [N, hidden], attention within each instance."""
-    return Layer("encoder_block", (TensorSpec(("tokens", width.hidden)),), (), width.options(depth))
+def encoder_block(width: Width, depth: int, window: int | None = None) -> Layer:
+    """Pre-norm transformer block, [N, hidden] to [N, hidden], attention within each instance.
+
+    With a ``window`` it is within pieces of that many patches (see ``windows``).
+    """
+    options = width.options(depth) | ({} if window is None else {"window": window})
+    return Layer("encoder_block", (TensorSpec(("tokens", width.hidden)),), (), options)
+
+
+def windows(tokens: tuple[int, ...], window: int | None) -> tuple[int, ...]:
+    """Sizes of the pieces that attend to themselves: whole instances, or ``window`` patches of each and the rest."""
+    if window is None:
+        return tokens
+    pieces = ((window,) * (size // window) + ((size % window,) if size % window else ()) for size in tokens)
+    return tuple(piece for own in pieces for piece in own)
 
 
 def merger(hidden: int, merge: int, output: int) -> Layer:

@@ -41,8 +41,13 @@ def pack(tokens: tuple[int, ...], device: torch.device) -> Packing:
     return Packing(runs, _constant(order, device), _constant(np.argsort(order), device))
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, tokens: tuple[int, ...], causal: bool) -> Tensor:
-    """Attention within each instance: query [N, H, d], key and value [N, G, d] with G dividing H, to [N, H, d]."""
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, tokens: tuple[int, ...], causal: bool, scale: float | None = None
+) -> Tensor:
+    """Attention within each instance: query [N, H, d], key and value [N, G, d] with G dividing H, to [N, H, d].
+
+    ``scale`` multiplies the products; by default 1/sqrt(d).
+    """
     packing = pack(tokens, query.device)
     if packing.order is not None:
         query, key, value = (x.index_select(0, packing.order) for x in (query, key, value))
@@ -52,7 +57,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, tokens: tuple[int, ...]
     outputs = []
     for run, *parts in zip(packing.runs, *(torch.split(x, rows) for x in (query, key, value)), strict=True):
         q, k, v = (x.view(*run, *x.shape[1:]).transpose(1, 2) for x in parts)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
         outputs.append(mixed.transpose(1, 2).flatten(0, 1))
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs) if outputs else query
     return output if packing.inverse is None else output.index_select(0, packing.inverse)

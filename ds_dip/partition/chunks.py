@@ -36,6 +36,8 @@ def make_partition(
 
     In the placement ``zigzag`` every lap runs against the one before, and a module against the last lap of the one
     it takes outputs of: where the chain turns, two chunks that follow each other are on one rank, and no message is.
+    An adapter, which stands between two modules and has fewer layers than there are ranks, is one chunk, on the rank
+    whose outputs it takes.
     ``laps`` is K per module (default 1), ``sub_microbatch`` B per module in instances (default: not
     cut). Bounds minimise the slowest chunk's forward and backward under ``costs`` (default: the
     roofline's operation counts) for the instances in ``sizes`` (default: one of 256 tokens).
@@ -58,7 +60,7 @@ def make_partition(
         if name in parts:
             bounds = _explicit_bounds(name, layers, ranks, parts[name], laps.get(name))
         else:
-            count = chunk_count(name, layers, ranks, laps.get(name, 1))
+            count = chunk_count(model, name, ranks, laps.get(name, 1))
             nominal = sizes.get(name, Sizes((NOMINAL_TOKENS,), (NOMINAL_TOKENS,)))
             bounds = bottleneck_bounds(layer_seconds(model, name, costs, nominal), count)
         cuts[name] = tuple(bounds)
@@ -80,6 +82,9 @@ def chunk_ranks(model: Model, chunks: Mapping[str, int], ranks: int, placement: 
     for module in model.modules:
         name = module.name
         turns = max((turned[source] for source in model.upstream(name)), default=0)
+        if is_adapter(model, name, ranks):
+            homes[name], turned[name] = (homes[model.upstream(name)[-1]][-1],) * chunks[name], turns
+            continue
         own = []
         for index in range(chunks[name]):
             lap, position = divmod(index, ranks)
@@ -99,8 +104,16 @@ def layer_seconds(model: Model, module: str, costs: CostModel, sizes: Sizes) -> 
     return seconds
 
 
-def chunk_count(name: str, layers: int, ranks: int, laps: int) -> int:
-    """P*K, or PartitionError with the numbers and the ways out where a module has fewer layers."""
+def is_adapter(model: Model, name: str, ranks: int) -> bool:
+    """Whether a module stands between two others and has fewer layers than there are ranks."""
+    return bool(model.upstream(name) and model.downstream(name)) and len(model.module(name).layers) < ranks
+
+
+def chunk_count(model: Model, name: str, ranks: int, laps: int) -> int:
+    """P*K, 1 for an adapter, or PartitionError with the numbers and the ways out where a module has fewer layers."""
+    layers = len(model.module(name).layers)
+    if laps == 1 and is_adapter(model, name, ranks):
+        return 1
     if laps < 1:
         raise PartitionError(f"laps of {name} is {laps}: at least 1 is needed")
     if layers < ranks * laps:

@@ -44,7 +44,7 @@ def partition_by(
     laps = laps or {}
     parts = {}
     for module in model.modules:
-        count = chunk_count(module.name, len(module.layers), ranks, laps.get(module.name, 1))
+        count = chunk_count(model, module.name, ranks, laps.get(module.name, 1))
         weights = [] if weigh is None else [weigh(layer) for layer in module.layers]
         bounds = bottleneck_bounds(weights, count) if any(weights) else even_bounds(len(module.layers), count)
         parts[module.name] = [stop - start for start, stop in pairwise(bounds)]

@@ -10,7 +10,7 @@ from ds_dip.costs.model import CostModel
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model, Sizes
 from ds_dip.partition.bounds import even_bounds
-from ds_dip.partition.chunks import chunk_count, make_partition
+from ds_dip.partition.chunks import chunk_count, is_adapter, make_partition
 from ds_dip.partition.workload import Workload, typical
 
 #: The share of a module's peak efficiency that the rule's sub-microbatch reaches.
@@ -69,16 +69,18 @@ def rule_partition(
         limits[name] = size
         instances = sum(len(sample.modules.get(name, ())) for batch in workload.batches for sample in batch)
         at = typical(model, name, workload, size or max(1, round(instances / microbatches)))
-        seconds[name] = module_seconds(model, name, costs, at) if len(at) else 0.0
+        # What is done in one place, as an adapter is, is no measure of how often others go round.
+        alone = is_adapter(model, name, ranks)
+        seconds[name] = module_seconds(model, name, costs, at) if len(at) and not alone else 0.0
     layers = {module.name: len(module.layers) for module in model.modules}
     laps = rule_laps(seconds, layers, ranks)
-    parts = {name: even_parts(name, own, ranks, laps[name]) for name, own in layers.items()}
+    parts = {name: even_parts(model, name, ranks, laps[name]) for name in layers}
     return make_partition(model, ranks, laps, limits, costs, parts=parts)
 
 
-def even_parts(name: str, layers: int, ranks: int, laps: int) -> list[int]:
+def even_parts(model: Model, name: str, ranks: int, laps: int) -> list[int]:
     """Layers a chunk, as equal as they can be; PartitionError where there are fewer layers than chunks."""
-    bounds = even_bounds(layers, chunk_count(name, layers, ranks, laps))
+    bounds = even_bounds(len(model.module(name).layers), chunk_count(model, name, ranks, laps))
     return [after - before for before, after in pairwise(bounds)]
 
 

@@ -15,7 +15,7 @@ from math import fsum, inf
 
 from ds_dip.models.partition import Partition, PartitionError
 from ds_dip.partition.bounds import bottleneck_bounds, even_bounds, levelled_bounds, shifts
-from ds_dip.partition.chunks import chunk_ranks, make_partition
+from ds_dip.partition.chunks import chunk_count, chunk_ranks, make_partition
 from ds_dip.partition.rule import rule_partition
 from ds_dip.partition.scoring import Score, Scorer, UnfitError
 from ds_dip.partition.space import BOTTLENECK, EVEN, SearchOptions, Setting, Space
@@ -176,7 +176,10 @@ class _Search:
     def _partition(self, setting: Setting) -> Partition:
         laps = dict(zip(self.names, setting.laps, strict=True))
         parts = self.options.parts
-        chunks = {name: len(parts[name]) if name in parts else self.ranks * own for name, own in laps.items()}
+        chunks = {
+            name: len(parts[name]) if name in parts else chunk_count(self.model, name, self.ranks, own)
+            for name, own in laps.items()
+        }
         seconds = self._seconds(setting.limits)
         if setting.split == EVEN:
             bounds = {name: even_bounds(self.layers[name], count) for name, count in chunks.items()}

@@ -64,7 +64,7 @@ class Space:
             return (-(-len(self._options.parts[name]) // self._ranks),)
         if name in self._options.laps:
             return (self._options.laps[name],)
-        most = len(self._model.module(name).layers) // self._ranks
+        most = max(1, len(self._model.module(name).layers) // self._ranks)
         return tuple(range(1, min(self._options.most_laps, most) + 1))
 
     def _limits(self, name: str) -> tuple[int | None, ...]:

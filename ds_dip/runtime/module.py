@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
-from deepspeed.runtime.pipe.module import LayerSpec, PipelineModule
+from deepspeed.runtime.pipe.module import LayerSpec, PipelineModule, TiedLayerSpec
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -40,6 +40,25 @@ class _FactorySpec(LayerSpec):
     def build(self, log: bool = False) -> nn.Module:  # LayerSpec's signature
         """The layer."""
         return self._factory()
+
+
+class _SharedSpec(TiedLayerSpec):
+    """A TiedLayerSpec of a factory that says under ``shared`` what its module has in common with another layer's."""
+
+    def __init__(self, factory: Any) -> None:
+        shared = factory.shared
+        super().__init__(shared.key, nn.Module, forward_fn=shared.call, tied_weight_attr=list(shared.weights))
+        self._factory = factory
+
+    def build(self, log: bool = False) -> nn.Module:  # LayerSpec's signature
+        """The layer."""
+        return self._factory()  # type: ignore[no-any-return]  # any factory's
+
+
+def _spec(layer: LayerFactory) -> LayerSpec:
+    if isinstance(layer, LayerSpec):
+        return layer
+    return _FactorySpec(layer) if getattr(layer, "shared", None) is None else _SharedSpec(layer)
 
 
 class DIPModule(PipelineModule):
@@ -91,11 +110,7 @@ class DIPModule(PipelineModule):
             )
         # nn.Module refuses attributes before its own __init__, which already partitions.
         self.__dict__["model"], self.__dict__["partition"] = model, partition
-        specs = [
-            layer if isinstance(layer, LayerSpec) else _FactorySpec(layer)
-            for module in model.modules
-            for layer in layers[module.name]
-        ]
+        specs = [_spec(layer) for module in model.modules for layer in layers[module.name]]
         kwargs.setdefault("num_stages", None if kwargs.get("topology") else partition.ranks)
         super().__init__(layers=specs, loss_fn=loss_fn, **kwargs)
 
@@ -158,27 +173,30 @@ class DIPModule(PipelineModule):
 
     def forward(self, chunk: Chunk, x: Any, context: Context) -> Any:
         """Run one local chunk; with an activation checkpoint interval, recompute in the backward."""
-        functions = self._functions[chunk]
+        functions, put_off = self._functions[chunk], current()
+        graded, interval = torch.is_grad_enabled(), self.activation_checkpoint_interval
 
         def run(start: int, stop: int, x: Any) -> Any:
             for index in range(start, stop):
                 place = chunk, chunk.start + index
                 told = replace(context, layer=f"{chunk.module}.{place[1]}") if place in self._random else context
-                x = functions[index](x, told)
+                # Layers of other libraries cannot keep a selection: they keep their input, which is less.
+                whole = told.selective and graded and getattr(functions[index], "recomputed_whole", False)
+                x = recomputed(functions[index], x, told) if whole else functions[index](x, told)
             return x
 
-        interval = self.activation_checkpoint_interval
-        if not interval or not torch.is_grad_enabled():
+        def recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
+            def again(*arguments: Any) -> Any:
+                # The second time is in the backward, on a thread of autograd's.
+                with putting_off(put_off):
+                    return function(*arguments)
+
+            return checkpoint(again, *arguments, use_reentrant=False)
+
+        if not interval or not graded:
             return run(0, len(functions), x)
-        put_off = current()
-
-        def again(start: int, stop: int, x: Any) -> Any:
-            # The second time is in the backward, on a thread of autograd's.
-            with putting_off(put_off):
-                return run(start, stop, x)
-
         for start in range(0, len(functions), interval):
-            x = checkpoint(again, start, min(start + interval, len(functions)), x, use_reentrant=False)
+            x = recomputed(run, start, min(start + interval, len(functions)), x)
         return x
 
     def save_state_dict(self, *args: Any, **kwargs: Any) -> None:

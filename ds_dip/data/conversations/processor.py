@@ -1,0 +1,101 @@
+"""What makes a model's inputs of a conversation: counted from facts alone, and made from what is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ds_dip.data.conversations.conversation import Conversation
+from ds_dip.data.conversations.headers import Facts
+from ds_dip.data.conversations.settings import ProcessorSettings
+from ds_dip.models.kinds import IGNORED
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A sample's sizes as ``SampleMetadata`` has them."""
+
+    modules: Mapping[str, tuple[int, ...]]
+    merged: Mapping[str, tuple[int, ...]]
+    loss_tokens: int
+
+
+class Processor(Protocol):
+    """Makes fields of conversations. What it counts without decoding is what it makes."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Says all that counts depend on: counts made under another one are made anew."""
+        ...
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that it can make."""
+        ...
+
+    def measure(self, conversation: Conversation, facts: Sequence[Facts]) -> Measured:
+        """The sizes of a sample whose media have these facts; RecordError for one that cannot be made."""
+        ...
+
+    def make(
+        self, conversation: Conversation, facts: Sequence[Facts], fields: Sequence[str]
+    ) -> Mapping[str, list[np.ndarray]]:
+        """These fields of a sample, an array an instance; media are decoded where a field needs them.
+
+        Raises RecordError as ``measure`` does, and MediaError for a medium that cannot be decoded.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Which frames of a video are looked at: ``rate`` a second, ``least`` to ``most`` of them, a multiple of ``step``.
+
+    A video that has fewer frames than ``least`` gives some of them again.
+    """
+
+    rate: float = 2.0
+    least: int = 1
+    most: int = 64
+    step: int = 1
+
+    def of(self, facts: Facts) -> tuple[int, ...]:
+        """Indices of the frames, ascending, evenly over the video."""
+        wanted = min(max(round(facts.seconds * self.rate), self.least), self.most)
+        wanted = max(1, -(-wanted // self.step)) * self.step
+        if wanted > self.most:
+            wanted = max(self.step, self.most // self.step * self.step)
+        return tuple(min(facts.frames - 1, number * facts.frames // wanted) for number in range(wanted))
+
+
+def labels_of(tokens: np.ndarray, learned: np.ndarray) -> np.ndarray:
+    """The next token at every place where it is ``learned`` (bool [tokens]), else -100; int64 [tokens]."""
+    labels = np.full(len(tokens), IGNORED, dtype=np.int64)
+    labels[:-1] = np.where(learned[1:], tokens[1:], IGNORED)
+    return labels
+
+
+def picked(makers: Mapping[str, Callable[[], list[np.ndarray]]], fields: Sequence[str]) -> dict[str, list[np.ndarray]]:
+    """What is asked for, made; ValueError for a field that is not there."""
+    for name in fields:
+        if name not in makers:
+            raise ValueError(f"field {name!r} was asked for, and conversations have {', '.join(makers)}")
+    return {name: makers[name]() for name in fields}
+
+
+def processor_of(settings: ProcessorSettings) -> Processor:
+    """The processor; ValueError, one sentence, where it cannot be made."""
+    if (settings.pretrained is None) == (settings.model is None):
+        raise ValueError("give a processor either pretrained, a folder of transformers, or model, a ds-dip/model file")
+    frames = Frames(**settings.frames.model_dump())
+    if settings.pretrained is not None:
+        from ds_dip.data.conversations.pretrained import PretrainedProcessor
+
+        return PretrainedProcessor(settings.pretrained, frames, settings.encoders)
+    from ds_dip.data.conversations.patches import PatchProcessor
+
+    assert settings.model is not None
+    return PatchProcessor(settings.model, settings.tokenizer, frames)

@@ -1,0 +1,208 @@
+"""``from_transformers``: a model of the library, or its configuration or folder, as modules, layers and edges."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+
+from ds_dip.files import FileError, first_line
+from ds_dip.models.hf.attention import PACKED, register
+from ds_dip.models.hf.parts import Factory, Family, SplitError, is_frozen
+from ds_dip.models.hf.shell import Shell, is_added
+from ds_dip.models.hf.weights import ModelWeights, NoWeights, folder_weights
+from ds_dip.models.loss import token_cross_entropy
+from ds_dip.models.spec import Model, Module
+
+#: The adapter of every family, by the configuration's ``model_type``: a module with a function ``split``.
+FAMILIES = {
+    "llama": "ds_dip.models.hf.text",
+    "llava_onevision": "ds_dip.models.hf.llava_onevision",
+    "mistral": "ds_dip.models.hf.text",
+    "qwen2": "ds_dip.models.hf.text",
+    "qwen2_5_vl": "ds_dip.models.hf.qwen2_5_vl",
+    "qwen3": "ds_dip.models.hf.text",
+}
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model of the library, split: what ``DIPModule`` takes, and what is needed to save it as the library does.
+
+    ``unused`` are the names of weights that no layer holds, since no loss depends on them. ``folder`` is where the
+    model came from, None where that was no folder.
+    """
+
+    model: Model
+    layers: Mapping[str, tuple[Factory, ...]]
+    shell: Shell
+    config: Any
+    unused: tuple[str, ...]
+    folder: Path | None = None
+    lora: Any = None
+
+    #: The loss summed over a microbatch.
+    loss = staticmethod(token_cross_entropy)
+
+    def rest(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The unused weights, which have names and values; drawn ones are not kept."""
+        return self.shell.source.read(self.unused)
+
+
+def add_family(model_type: str, module: str) -> None:
+    """Name the adapter of another family: an importable module with ``split(shell) -> Family``."""
+    FAMILIES[model_type] = module
+
+
+def from_transformers(
+    model: PreTrainedModel | PreTrainedConfig | str | Path,
+    *,
+    frozen: Sequence[str] = (),
+    lora: Any = None,
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+) -> Pretrained:
+    """Split a model of transformers into modules and layers, which are built from its weights one by one.
+
+    ``model`` is a folder that ``save_pretrained`` wrote, whose weights are read layer by layer; a model in memory,
+    whose weights are copied; or a configuration, for weights drawn as the library draws them, by ``seed``. No rank
+    ever holds more than its own layers. ``frozen`` names modules that are not trained, beside those of a model in
+    memory whose weights all want no gradient. ``lora`` is peft's
+    ``LoraConfig``: its layers are trained and the rest of the language model is not. ``dtype`` is what weights are
+    built in, by default torch's.
+
+    Raises SplitError, one sentence with the layer or attribute in the way, for a model that cannot be split, and
+    FileError for a folder that cannot be read.
+    """
+    register()
+    folder = Path(model) if isinstance(model, str | Path) else None
+    config = _config(model)
+    build = _split_of(config)
+    shell_model = _empty(model, config)
+    if folder is not None:
+        source: Any = folder_weights(folder, shell_model)
+    else:
+        source = ModelWeights(model) if isinstance(model, nn.Module) else NoWeights()
+    if lora is not None:
+        _adapt(shell_model, lora)
+    shell = Shell(shell_model, source, dtype or torch.get_default_dtype(), seed, frozenset(frozen))
+    _refuse_dropout(shell_model)
+    family = build(shell)
+    names = [name for chain in family.chains for name in (chain.name, *chain.covers)]
+    if unknown := sorted(set(frozen) - set(names)):
+        raise SplitError(f"frozen names {unknown[0]!r}, which is no module: they are {', '.join(names)}")
+    unused = _unused(shell, family)
+    still = {chain.name: is_frozen(shell, chain.name, chain.parts) for chain in family.chains}
+    modules = tuple(Module(c.name, tuple(part.layer for part in c.parts), still[c.name]) for c in family.chains)
+    edges = tuple((source, chain.name) for chain in family.chains for source in chain.upstream)
+    layers = {c.name: tuple(Factory(shell, part, still[c.name]) for part in c.parts) for c in family.chains}
+    return Pretrained(Model(_name(config), modules, edges), layers, shell, config, unused, folder, lora)
+
+
+def _config(model: Any) -> Any:
+    if isinstance(model, PreTrainedModel):
+        return copy.deepcopy(model.config)
+    if isinstance(model, PreTrainedConfig):
+        return copy.deepcopy(model)
+    if not isinstance(model, str | Path):
+        raise SplitError(
+            f"model is a {type(model).__name__}, expected a model or configuration of transformers, or a folder"
+        )
+    if not (Path(model) / "config.json").is_file():
+        raise FileError(f"{model} has no config.json; give a folder that save_pretrained wrote")
+    try:
+        return AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{model}: the configuration cannot be read ({first_line(error)})") from error
+
+
+def _split_of(config: Any) -> Callable[[Shell], Family]:
+    if config.model_type not in FAMILIES:
+        raise SplitError(
+            f"model type {config.model_type!r} has no adapter; known are {', '.join(sorted(FAMILIES))}, and "
+            "docs/transformers.md says how to add one"
+        )
+    found: Callable[[Shell], Family] = importlib.import_module(FAMILIES[config.model_type]).split
+    return found
+
+
+def _name(config: Any) -> str:
+    return Path(getattr(config, "_name_or_path", "") or "").name or str(config.model_type)
+
+
+def _empty(model: Any, config: Any) -> Any:
+    """The model without weights, its attention over packed rows."""
+    cls = type(model) if isinstance(model, PreTrainedModel) else _class(config)
+    with torch.device("meta"):
+        empty = cls._from_config(copy.deepcopy(config), attn_implementation=PACKED)
+    if isinstance(model, PreTrainedModel):
+        for name, parameter in model.named_parameters():
+            empty.get_parameter(name).requires_grad_(parameter.requires_grad)
+    return empty
+
+
+def _class(config: Any) -> Any:
+    """The class that the configuration was saved by, or the one for its type that has a loss."""
+    import transformers
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    )
+
+    tables = (
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    )
+    names = [*(config.architectures or ()), *(table.get(config.model_type) for table in tables)]
+    for name in names:
+        if isinstance(name, str) and hasattr(transformers, name):
+            return getattr(transformers, name)
+    raise SplitError(f"model type {config.model_type!r} has no class with a loss in this version of transformers")
+
+
+def _adapt(model: Any, lora: Any) -> None:
+    """Put peft's layers in, on the meta device, and leave only them trained in what they adapt."""
+    from peft import inject_adapter_in_model
+
+    wanted = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    inject_adapter_in_model(lora, model, low_cpu_mem_usage=True)
+    language = type(model.get_decoder())
+    path = next(name for name, module in model.named_modules() if type(module) is language)
+    for name, parameter in model.named_parameters():
+        plain = name.replace(".base_layer", "")
+        inside = name.startswith((f"{path}.", "lm_head"))
+        parameter.requires_grad_(is_added(name) or (wanted.get(plain, True) and not inside))
+
+
+def _refuse_dropout(model: Any) -> None:
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if ("dropout" in name or "layerdrop" in name) and isinstance(value, float) and value > 0:
+                raise SplitError(
+                    f"{path}.{name} is {value}, and a mask would depend on the order that stages run in; set it to 0 "
+                    "in the configuration"
+                )
+
+
+def _unused(shell: Shell, family: Family) -> tuple[str, ...]:
+    """Names of the weights that no layer holds; SplitError for one that the adapter does not know of."""
+    held = {name for chain in family.chains for part in chain.parts for path in part.paths.values()
+            for name in shell.names(path)}  # fmt: skip
+    tied = set(getattr(shell.model, "all_tied_weights_keys", None) or ())
+    left = [name for name in shell.model.state_dict() if name not in held and name not in tied]
+    for name in left:
+        if not any(name == path or name.startswith(f"{path}.") for path in family.unused):
+            raise SplitError(
+                f"{type(shell.model).__name__} has {name}, which no layer of its adapter holds; "
+                "use a model without it, or extend the adapter"
+            )
+    return tuple(left)

@@ -1,0 +1,69 @@
+"""Models of transformers on real ranks: the library's gradients, and folders that it loads, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+from safetensors.torch import load_file
+
+from tests import hf_cases as cases
+from tests.distributed.ranks import run_ranks
+
+TWO: list[dict[str, Any]] = [
+    {
+        "name": "llama",
+        "family": "llama",
+        "mode": "fp32",
+        "make": {"tie_word_embeddings": True},
+        "dip": {"laps": {"language": 2}},
+    },
+    {"name": "llava", "family": "llava_onevision", "mode": "fp32", "dip": {"laps": {"vision": 2}}},
+    {"name": "qwen", "family": "qwen2_5_vl", "mode": "fp32", "interval": 1},
+    {"name": "frozen", "family": "qwen2_5_vl", "mode": "fp32", "frozen": ["vision"]},
+    {"name": "lora", "family": "llava_onevision", "mode": "fp32", "frozen": ["vision", "projector"], "lora": True},
+    {"name": "bf16", "family": "qwen2_5_vl", "mode": "bf16"},
+]
+
+
+def folders(path: Path, found: list[dict[str, Any]]) -> None:
+    """Tiny models as transformers saves them, in several shards, and the list of cases."""
+    for case in found:
+        if not (path / case["family"]).exists():
+            model = cases.FAMILIES[case["family"]][0](**case.get("make", {}))
+            model.save_pretrained(path / case["family"], max_shard_size="20KB")
+    (path / "cases.json").write_text(json.dumps(found))
+
+
+def stored(folder: Path) -> dict[str, torch.Tensor]:
+    """All weights in a folder."""
+    found: dict[str, torch.Tensor] = {}
+    for path in folder.glob("*.safetensors"):
+        found |= load_file(path)
+    return found
+
+
+def test_two_ranks_have_the_librarys_gradients_and_save_what_it_loads(tmp_path: Path) -> None:
+    folders(tmp_path, TWO)
+    first, second = run_ranks("tests.distributed.hf", 2, str(tmp_path))
+    for case, *rows in zip(TWO, first, second, strict=True):
+        for row in rows:
+            bound = ("norm", 5e-2) if case["mode"] == "bf16" else ("worst", 1e-5)
+            assert row[bound[0]] <= bound[1], row
+            assert row["loss"] == pytest.approx(row["expected"], rel=1e-5 if case["mode"] == "fp32" else 2e-2), row
+        assert sum(row["weights"] for row in rows) > 0
+        saved, source = tmp_path / f"saved-{case['name']}", tmp_path / case["family"]
+        model = type(cases.FAMILIES[case["family"]][0]()).from_pretrained(saved)
+        before, after = stored(source), stored(saved)
+        assert before.keys() == after.keys()
+        for name, tensor in before.items():
+            assert torch.equal(tensor.to(after[name].dtype), after[name]), name
+        again = type(model).from_pretrained(source, dtype=model.dtype)
+        for (name, own), other in zip(again.named_parameters(), model.parameters(), strict=True):
+            assert torch.equal(own, other), name
+        assert (saved / "adapter").exists() == bool(case.get("lora"))
