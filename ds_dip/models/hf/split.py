@@ -15,7 +15,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from ds_dip.files import FileError, first_line
 from ds_dip.models.hf.attention import PACKED, register
-from ds_dip.models.hf.parts import Factory, Family, SplitError, is_frozen
+from ds_dip.models.hf.parts import Factory, Family, Inputs, SplitError, is_frozen
 from ds_dip.models.hf.shell import Shell, is_added
 from ds_dip.models.hf.weights import ModelWeights, NoWeights, folder_weights
 from ds_dip.models.loss import token_cross_entropy
@@ -84,7 +84,7 @@ def from_transformers(
     register()
     folder = Path(model) if isinstance(model, str | Path) else None
     config = _config(model)
-    build = _split_of(config)
+    build: Callable[[Shell], Family] = _adapter(config).split
     shell_model = _empty(model, config)
     if folder is not None:
         source: Any = folder_weights(folder, shell_model)
@@ -106,6 +106,23 @@ def from_transformers(
     return Pretrained(Model(_name(config), modules, edges), layers, shell, config, unused, folder, lora)
 
 
+def inputs_of(config: Any, folder: str | Path) -> Inputs | None:
+    """How samples become fields for a model in a folder; None for text alone.
+
+    Raises SplitError for a family whose adapter does not tell.
+    """
+    adapter = _adapter(config)
+    if not hasattr(adapter, "inputs"):
+        if not hasattr(config, "vision_config") and not hasattr(config, "audio_config"):
+            return None
+        raise SplitError(f"the adapter of model type {config.model_type!r} does not say how images become its fields")
+    from transformers import AutoImageProcessor
+
+    processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+    found: Inputs = adapter.inputs(config, processor)
+    return found
+
+
 def _config(model: Any) -> Any:
     if isinstance(model, PreTrainedModel):
         return copy.deepcopy(model.config)
@@ -123,14 +140,13 @@ def _config(model: Any) -> Any:
         raise FileError(f"{model}: the configuration cannot be read ({first_line(error)})") from error
 
 
-def _split_of(config: Any) -> Callable[[Shell], Family]:
+def _adapter(config: Any) -> Any:
     if config.model_type not in FAMILIES:
         raise SplitError(
             f"model type {config.model_type!r} has no adapter; known are {', '.join(sorted(FAMILIES))}, and "
             "docs/transformers.md says how to add one"
         )
-    found: Callable[[Shell], Family] = importlib.import_module(FAMILIES[config.model_type]).split
-    return found
+    return importlib.import_module(FAMILIES[config.model_type])
 
 
 def _name(config: Any) -> str:
