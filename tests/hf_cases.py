@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 from transformers import (
+    InternVLConfig,
+    InternVLForConditionalGeneration,
     LlamaConfig,
     LlamaForCausalLM,
     LlavaOnevisionConfig,
@@ -22,6 +24,8 @@ from transformers import (
     LlavaOnevisionModel,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2AudioConfig,
+    Qwen2AudioForConditionalGeneration,
 )
 from transformers.models.llava_onevision.modeling_llava_onevision import image_size_to_num_patches
 from transformers.vision_utils import get_vision_position_ids
@@ -29,6 +33,7 @@ from transformers.vision_utils import get_vision_position_ids
 from ds_dip.data.metadata import SampleMetadata
 from ds_dip.models.hf.qwen2_5_vl import positions_of
 from ds_dip.models.hf.split import Pretrained
+from ds_dip.models.hf.vision import rows_of
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.planning.batch import Batch
 from ds_dip.planning.build import build_problem
@@ -217,6 +222,81 @@ def qwen_vl_sample(index: int) -> Sample:
     return Sample(metadata, fields, given)
 
 
+QWEN_TEXT = {"model_type": "qwen2", "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24,
+             "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": None,
+             "eos_token_id": 1, "pad_token_id": 0}  # fmt: skip
+
+
+def internvl(**changes: Any) -> Any:
+    vision = {"hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 3, "num_attention_heads": 2,
+              "image_size": [16, 16], "patch_size": [4, 4], "layer_scale_init_value": 0.5, "use_qk_norm": True,
+              "use_mean_pooling": False} | changes.pop("vision", {})  # fmt: skip
+    config = InternVLConfig(text_config=QWEN_TEXT, vision_config=vision, image_token_id=3, **changes)
+    return drawn(InternVLForConditionalGeneration, config)
+
+
+def internvl_sample(index: int) -> Sample:
+    """Pictures of one to three tiles, videos of as many frames."""
+    rng, noise = random.Random(index), np.random.default_rng(index)
+    text, tiles = [rng.randrange(10, VOCABULARY) for _ in range(rng.randint(1, 3))], []
+    for _ in range(sum(KINDS[list(KINDS)[index % len(KINDS)]])):
+        tiles.append(noise.standard_normal((rng.randint(1, 3), 3, 16, 16)))
+        text += [3] * 4 * len(tiles[-1]) + [rng.randrange(10, VOCABULARY) for _ in range(rng.randint(1, 3))]
+    tokens = np.array(text)
+    labels, following = labels_of(tokens, rng, (3,))
+    pixels = [np.insert(rows_of(own, 4).reshape(-1, 16, 48), 0, 0.0, axis=1).reshape(-1, 48) for own in tiles]
+    given: dict[str, Any] = {"input_ids": tokens, "labels": labels}
+    if tiles:
+        given["pixel_values"] = torch.from_numpy(np.concatenate(tiles))
+    return encoded(index, "vision", tokens, following, {"pixels": pixels}, [4 * len(own) for own in tiles], given)
+
+
+def encoded(
+    index: int,
+    encoder: str,
+    tokens: np.ndarray,
+    labels: np.ndarray,
+    fields: Mapping[str, list[np.ndarray]],
+    merged: Sequence[int],
+    given: Mapping[str, Any],
+) -> Sample:
+    """A sample of a language model behind an encoder that has the fields; ``merged`` are instances' rows of text."""
+    sizes, language = tuple(len(own) for own in next(iter(fields.values()))), (len(tokens),)
+    modules = {encoder: sizes, "projector": sizes, "language": language}
+    whole = {encoder: tuple(merged), "projector": tuple(merged), "language": language}
+    metadata = SampleMetadata(str(index), modules, int((labels >= 0).sum()), whole)
+    return Sample(metadata, {"tokens": [tokens], "labels": [labels], **fields}, given)
+
+
+def qwen_audio(**changes: Any) -> Any:
+    audio = {"d_model": 16, "encoder_layers": 3, "encoder_attention_heads": 2, "encoder_ffn_dim": 20,
+             "num_mel_bins": 8, "max_source_positions": 20}  # fmt: skip
+    config = Qwen2AudioConfig(audio_config=audio, text_config=QWEN_TEXT, audio_token_id=3, **changes)
+    return drawn(Qwen2AudioForConditionalGeneration, config)
+
+
+def qwen_audio_sample(index: int) -> Sample:
+    """Clips of any length, the longest as long as the library pads to."""
+    rng, noise = random.Random(index), np.random.default_rng(index)
+    text, frames, mel = [rng.randrange(10, VOCABULARY) for _ in range(rng.randint(1, 3))], [], []
+    for _ in range(sum(KINDS[list(KINDS)[index % len(KINDS)]])):
+        frames.append(rng.choice((40, rng.randint(9, 39))))
+        mel.append(noise.standard_normal((40, 8)))
+    rows = [(own - 1) // 2 + 1 for own in frames]
+    for own in rows:
+        text += [3] * (own // 2) + [rng.randrange(10, VOCABULARY) for _ in range(rng.randint(1, 3))]
+    tokens = np.array(text)
+    labels, following = labels_of(tokens, rng, (3,))
+    padded = [np.concatenate([own, np.zeros((1, 8))]) for own in mel]
+    packed = [np.stack([own[2 * n : 2 * n + 3].flatten() for n in range(count)]) for own, count in
+              zip(padded, rows, strict=True)]  # fmt: skip
+    given: dict[str, Any] = {"input_ids": tokens, "labels": labels}
+    if frames:
+        given["input_features"] = torch.from_numpy(np.stack(mel)).transpose(1, 2)
+        given["feature_attention_mask"] = torch.tensor([[int(n < own) for n in range(40)] for own in frames])
+    return encoded(index, "audio", tokens, following, {"mel": packed}, [own // 2 for own in rows], given)
+
+
 def drawn(cls: Any, config: Any, seed: int = 0) -> Any:
     """The library's model with weights large enough to tell a wrong gradient."""
     torch.manual_seed(seed)
@@ -398,6 +478,8 @@ FAMILIES: dict[str, tuple[Callable[..., Any], Callable[[int], Sample]]] = {
     "llama": (llama, text_sample),
     "llava_onevision": (llava, llava_sample),
     "qwen2_5_vl": (qwen_vl, qwen_vl_sample),
+    "internvl": (internvl, internvl_sample),
+    "qwen2_audio": (qwen_audio, qwen_audio_sample),
 }
 
 

@@ -23,11 +23,13 @@ from ds_dip.models.spec import Model, Module
 
 #: The adapter of every family, by the configuration's ``model_type``: a module with a function ``split``.
 FAMILIES = {
+    "internvl": "ds_dip.models.hf.internvl",
     "llama": "ds_dip.models.hf.text",
     "llava_onevision": "ds_dip.models.hf.llava_onevision",
     "mistral": "ds_dip.models.hf.text",
     "qwen2": "ds_dip.models.hf.text",
     "qwen2_5_vl": "ds_dip.models.hf.qwen2_5_vl",
+    "qwen2_audio": "ds_dip.models.hf.qwen2_audio",
     "qwen3": "ds_dip.models.hf.text",
 }
 
