@@ -108,6 +108,18 @@ def from_transformers(
     return Pretrained(Model(_name(config), modules, edges), layers, shell, config, unused, folder, lora)
 
 
+def describe(folder: str | Path) -> Model:
+    """What the model in a folder is, from its config.json alone; errors as for ``from_transformers``."""
+    return from_transformers(_config(folder)).model
+
+
+def drawn_or_read(folder: str | Path, seed: int = 0) -> Pretrained:
+    """The model in a folder, with weights drawn where the folder holds its configuration alone."""
+    if any(Path(folder).glob("*.safetensors")):
+        return from_transformers(folder, seed=seed)
+    return from_transformers(_config(folder), seed=seed)
+
+
 def inputs_of(config: Any, folder: str | Path) -> Inputs | None:
     """How samples become fields for a model in a folder; None for text alone.
 
