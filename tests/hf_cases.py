@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from peft import inject_adapter_in_model
 from torch import nn
 from torch.nn import functional
 from transformers import (
@@ -93,7 +94,7 @@ def text_sample(index: int) -> Sample:
     return Sample(metadata, {"tokens": [tokens], "labels": [following]}, {"input_ids": tokens, "labels": labels})
 
 
-def llama(**changes: Any) -> LlamaForCausalLM:
+def llama_config(**changes: Any) -> Any:
     sizes = {
         "vocab_size": VOCABULARY,
         "hidden_size": 16,
@@ -103,10 +104,14 @@ def llama(**changes: Any) -> LlamaForCausalLM:
         "num_key_value_heads": 2,
         "pad_token_id": 0,
     }
-    return drawn(LlamaForCausalLM, LlamaConfig(**(sizes | changes)))
+    return LlamaConfig(**(sizes | changes))
 
 
-def llava(**changes: Any) -> Any:
+def llama(**changes: Any) -> Any:
+    return drawn(LlamaForCausalLM, llama_config(**changes))
+
+
+def llava_config(**changes: Any) -> Any:
     text = {"model_type": "qwen2", "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24,
             "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
     vision = {"model_type": "siglip_vision_model", "hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 3,
@@ -116,8 +121,11 @@ def llava(**changes: Any) -> Any:
         "video_token_id": 4,
         "image_grid_pinpoints": [[28, 28], [28, 56], [56, 28], [56, 56]],
     }
-    config = LlavaOnevisionConfig(text_config=text | changes.pop("text", {}), vision_config=vision, **options | changes)
-    return drawn(LlavaOnevisionForConditionalGeneration, config)
+    return LlavaOnevisionConfig(text_config=text | changes.pop("text", {}), vision_config=vision, **options | changes)
+
+
+def llava(**changes: Any) -> Any:
+    return drawn(LlavaOnevisionForConditionalGeneration, llava_config(**changes))
 
 
 def llava_sample(index: int) -> Sample:
@@ -268,11 +276,21 @@ def encoded(
     return Sample(metadata, {"tokens": [tokens], "labels": [labels], **fields}, given)
 
 
+def qwen_audio_config(**changes: Any) -> Any:
+    audio = {
+        "d_model": 16,
+        "encoder_layers": 3,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 20,
+        "num_mel_bins": 8,
+        "max_source_positions": 20,
+    }
+    audio["encoder_layerdrop"] = changes.pop("encoder_layerdrop", 0.0)  # fmt: skip
+    return Qwen2AudioConfig(audio_config=audio, text_config=QWEN_TEXT, audio_token_id=3, **changes)
+
+
 def qwen_audio(**changes: Any) -> Any:
-    audio = {"d_model": 16, "encoder_layers": 3, "encoder_attention_heads": 2, "encoder_ffn_dim": 20,
-             "num_mel_bins": 8, "max_source_positions": 20}  # fmt: skip
-    config = Qwen2AudioConfig(audio_config=audio, text_config=QWEN_TEXT, audio_token_id=3, **changes)
-    return drawn(Qwen2AudioForConditionalGeneration, config)
+    return drawn(Qwen2AudioForConditionalGeneration, qwen_audio_config(**changes))
 
 
 def qwen_audio_sample(index: int) -> Sample:
@@ -434,6 +452,25 @@ def fitting(sample: Sample, names: Sequence[str]) -> Sample:
     return replace(sample, metadata=replace(sample.metadata, modules=kept, merged=merged))
 
 
+def copied(pretrained: Pretrained, layers: Mapping[str, list[Any]], model: Any) -> Any:
+    """The library's model with the weights that peft added to the layers, and gradients of all."""
+    model.requires_grad_(True)
+    for name, chain in layers.items():
+        for factory, layer in zip(pretrained.layers[name], chain, strict=True):
+            module = module_of(layer)
+            names = factory.names(module)
+            for own, parameter in module.named_parameters():
+                if "lora_" in own:
+                    torch.nn.init.normal_(parameter, std=0.1)
+                    model.get_parameter(names[own]).data.copy_(parameter)
+    return model
+
+
+def drawn_adapted(model: Any, lora: Any) -> Any:
+    """The library's model with peft's layers, in place."""
+    return inject_adapter_in_model(lora, model)
+
+
 def placed(model: Any, ranks: int, laps: int, rng: random.Random) -> Partition:
     """Random bounds; a module of fewer layers than ranks lives on the first ones."""
     small = [m for m in model.modules if len(m.layers) < ranks]
@@ -450,7 +487,7 @@ def placed(model: Any, ranks: int, laps: int, rng: random.Random) -> Partition:
 
 def compare(
     model: Any, make: Callable[[int], Sample], chosen: Sequence[int], *, ranks: int, laps: int, seed: int,
-    dtype: torch.dtype, frozen: Sequence[str] = (), **options: Any,
+    dtype: torch.dtype, frozen: Sequence[str] = (), reference: Any = None, **options: Any,
 ) -> tuple[float, float, dict[str, float]]:  # fmt: skip
     """(loss by the pipeline, loss by the library, errors of gradients) for samples in two or three microbatches."""
     from ds_dip.models.hf.split import from_transformers
@@ -465,6 +502,8 @@ def compare(
     share = [tuple(range(half)), tuple(range(half, len(chosen)))]
     batch = cut(0, samples, share, pretrained.model, partition)
     layers = real_layers(pretrained, dtype)
+    if reference is not None:
+        model = copied(pretrained, layers, reference)
     loss = pipelined(pretrained, layers, partition, batch, data, dtype, seed)
     expected = library(model, [data.samples[index] for index in chosen])
     return loss, expected, errors(pretrained, layers, model)

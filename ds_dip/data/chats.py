@@ -7,7 +7,7 @@ message for each image; paths are relative to the file. Only what the assistant 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +70,7 @@ class Chats:
         if self._inputs is not None and self._inputs.positions and "positions" in fields:
             found["positions"] = [self._inputs.places(tokens, self._sizes(number))]
         if self._inputs is not None and set(fields) & set(self._inputs.fields):
-            found |= self._inputs.load([image.convert("RGB") for image in self._images(number)])
+            found |= self._inputs.load(self._images(number, lambda image: image.convert("RGB")))
         return {name: found[name] for name in fields}
 
     def answers(self, index: int) -> list[tuple[list[dict[str, str]], str]]:
@@ -78,13 +78,15 @@ class Chats:
         messages = self._samples[index % len(self._samples)]["messages"]
         return [(messages[:n], m["content"]) for n, m in enumerate(messages) if m["role"] == "assistant"]
 
-    def _images(self, number: int) -> list[Any]:
+    def _images(self, number: int, take: Callable[[Any], Any]) -> list[Any]:
+        """What ``take`` makes of every image of a sample while its file is open."""
         from PIL import Image
 
         found = []
         for name in self._samples[number].get("images", ()):
             try:
-                found.append(Image.open(self._folder / name))
+                with Image.open(self._folder / name) as image:
+                    found.append(take(image))
             except OSError as error:
                 raise FileError(
                     f"{self._folder / name} cannot be read as an image ({error}); correct the data"
@@ -92,7 +94,7 @@ class Chats:
         return found
 
     def _measure(self, number: int) -> tuple[tuple[int, int], ...]:
-        return tuple((image.height, image.width) for image in self._images(number))
+        return tuple(self._images(number, lambda image: (image.height, image.width)))
 
     def _encode(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         messages, tokens, said = self._samples[number]["messages"], list[int](), list[bool]()

@@ -101,7 +101,10 @@ def said(folder: Path, data: Path, index: int) -> tuple[str, str]:
     # Labels are the next token: the last thing said begins behind the last row that supervises it and follows none.
     first = max(n for n in range(len(labels)) if labels[n] >= 0 and (n == 0 or labels[n - 1] < 0)) + 1
     given: dict[str, Any] = {"input_ids": torch.from_numpy(tokens[:first])[None]}
-    images = [Image.open(data.parent / name) for name in json.loads(data.read_text())[index].get("images", ())]
+    images = []
+    for name in json.loads(data.read_text())[index].get("images", ()):
+        with Image.open(data.parent / name) as image:
+            images.append(image.convert("RGB"))
     if images:
         given |= dict(processor(images=[images], return_tensors="pt"))
         if model.config.model_type == "qwen2_5_vl":

@@ -16,7 +16,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from ds_dip.files import FileError, first_line
 from ds_dip.models.hf.attention import PACKED, register
 from ds_dip.models.hf.parts import Factory, Family, Inputs, SplitError, is_frozen
-from ds_dip.models.hf.shell import Shell, is_added
+from ds_dip.models.hf.shell import ADAPTED, Shell, is_added
 from ds_dip.models.hf.weights import ModelWeights, NoWeights, folder_weights
 from ds_dip.models.loss import token_cross_entropy
 from ds_dip.models.spec import Model, Module
@@ -76,9 +76,8 @@ def from_transformers(
     ``model`` is a folder that ``save_pretrained`` wrote, whose weights are read layer by layer; a model in memory,
     whose weights are copied; or a configuration, for weights drawn as the library draws them, by ``seed``. No rank
     ever holds more than its own layers. ``frozen`` names modules that are not trained, beside those of a model in
-    memory whose weights all want no gradient. ``lora`` is peft's
-    ``LoraConfig``: its layers are trained and the rest of the language model is not. ``dtype`` is what weights are
-    built in, by default torch's.
+    memory whose weights all want no gradient. ``lora`` is peft's ``LoraConfig``: its layers are trained, and nothing
+    else of the language model or tower that has some. ``dtype`` is what weights are built in, by default torch's.
 
     Raises SplitError, one sentence with the layer or attribute in the way, for a model that cannot be split, and
     FileError for a folder that cannot be read.
@@ -200,17 +199,20 @@ def _class(config: Any) -> Any:
 
 
 def _adapt(model: Any, lora: Any) -> None:
-    """Put peft's layers in, on the meta device, and leave only them trained in what they adapt."""
+    """Put peft's layers in, on the meta device; of the models that get some, nothing else stays trained."""
     from peft import inject_adapter_in_model
 
     wanted = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    models = [name for name, module in model.named_modules() if name and isinstance(module, PreTrainedModel)]
     inject_adapter_in_model(lora, model, low_cpu_mem_usage=True)
-    language = type(model.get_decoder())
-    path = next(name for name, module in model.named_modules() if type(module) is language)
+    added = [name for name, _ in model.named_parameters() if is_added(name)]
+    # The innermost model that holds an adapted layer.
+    still = {max((path for path in models if name.startswith(f"{path}.")), key=len, default="") for name in added}
+    if type(model.get_decoder()) in {type(model.get_submodule(path)) for path in still}:
+        still.add("lm_head")
     for name, parameter in model.named_parameters():
-        plain = name.replace(".base_layer", "")
-        inside = name.startswith((f"{path}.", "lm_head"))
-        parameter.requires_grad_(is_added(name) or (wanted.get(plain, True) and not inside))
+        inside = any(name.startswith(f"{path}.") for path in still)
+        parameter.requires_grad_(is_added(name) or (wanted.get(name.replace(ADAPTED, ""), True) and not inside))
 
 
 def _refuse_dropout(model: Any) -> None:
