@@ -426,22 +426,26 @@ def library(model: Any, samples: Sequence[Sample]) -> float:
 
 
 def errors(pretrained: Pretrained, layers: Mapping[str, list[Any]], model: Any) -> dict[str, float]:
-    """By the library's name of every weight: the largest difference of its gradient over the largest gradient."""
+    """``errors_of`` all modules."""
+    return {k: v for name in layers for k, v in errors_of(pretrained, layers, name, model).items()}
+
+
+def errors_of(pretrained: Pretrained, layers: Mapping[str, list[Any]], name: str, model: Any) -> dict[str, float]:
+    """By the library's name of a module's weights: the largest difference of the gradient over the largest gradient."""
     found: dict[str, float] = {}
-    for name, chain in layers.items():
-        for factory, layer in zip(pretrained.layers[name], chain, strict=True):
-            module = module_of(layer)
-            names = factory.names(module)
-            for own, parameter in module.named_parameters():
-                wanted = model.get_parameter(names[own]).grad
-                if not parameter.requires_grad:
-                    assert parameter.grad is None
-                    continue
-                got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                wanted = torch.zeros_like(parameter) if wanted is None else wanted
-                scale = float(wanted.abs().max())
-                error = float((got - wanted).abs().max())
-                found[names[own]] = error / scale if scale > 1e-9 else error
+    for factory, layer in zip(pretrained.layers[name], layers[name], strict=True):
+        module = module_of(layer)
+        names = factory.names(module)
+        for own, parameter in module.named_parameters():
+            if not parameter.requires_grad:
+                assert parameter.grad is None
+                continue
+            wanted = model.get_parameter(names[own]).grad
+            got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            wanted = torch.zeros_like(parameter) if wanted is None else wanted
+            scale = float(wanted.abs().max())
+            error = float((got - wanted).abs().max())
+            found[names[own]] = error / scale if scale > 1e-9 else error
     return found
 
 
