@@ -78,7 +78,7 @@ class VideoEmbedding(nn.Module):
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
-        o, (self.field,) = layer.options, layer.fields
+        o, self.field = layer.options, layer.fields[0]
         self.side, self.most, hidden = o["side"], o["frames"], o["hidden"]
         self.project = linear(o["numbers"], hidden, bias=True)
         self.rows = nn.Parameter(torch.randn(self.side, hidden) * EMBEDDING)

@@ -60,7 +60,7 @@ class PatchEmbedding(nn.Module):
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         o = layer.options
-        (self.field,) = layer.fields
+        self.field = layer.fields[0]
         self.side = o["side"]
         # Large beside what the blocks add, for the reason that Merger gives.
         self.project = linear(o["patch"] ** 2 * o["channels"], o["hidden"], bias=True, scale=4.0)

@@ -21,7 +21,7 @@ from ds_dip.data.chats import Chats
 from tests.distributed.ranks import EXTENSIONS, PORT, ROOT, remove_leftovers
 from tests.hf_folders import write_folder
 
-STEPS = 160
+STEPS = 90
 CHATS = [
     {
         "messages": [
