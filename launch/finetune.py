@@ -27,10 +27,9 @@ def arguments() -> argparse.Namespace:
     """The command line; DeepSpeed's own arguments included."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder that save_pretrained wrote: model, tokenizer, processor")
-    parser.add_argument("--data", required=True, help="conversations, a JSON list (see docs/transformers.md)")
+    parser.add_argument("--data", required=True, help="conversations, a file of any form in docs/data.md")
     parser.add_argument("--out", required=True, help="folder for the trained model, which must not be there yet")
     parser.add_argument("--steps", type=at_least(1), default=300, help="batches to train on")
-    parser.add_argument("--repeat", type=at_least(1), default=1, help="how often the data stands in an epoch")
     parser.add_argument("--frozen", nargs="*", default=[], help="modules that are not trained: vision, projector, …")
     parser.add_argument("--lora", type=at_least(1), help="rank of LoRA on the language model's linear layers")
     parser.add_argument("--pipeline-ranks", type=at_least(1), help="ranks of a pipeline (default: all of the job's)")
@@ -63,13 +62,13 @@ def main() -> None:
         ranks = args.pipeline_ranks or dist.get_world_size()
         partition = ds_dip.partition_for(pretrained.model, config, ranks)
         module = ds_dip.DIPModule(pretrained.model, partition, pretrained.layers, pretrained.loss)
+        encoders = [own.name for own in pretrained.model.modules if own.name != pretrained.model.loss_module]
         options = {
-            "model": str(Path(args.model).resolve()),
-            "data": str(Path(args.data).resolve()),
-            "modules": [own.name for own in pretrained.model.modules],
-            "repeat": args.repeat,
+            "files": str(Path(args.data).resolve()),
+            "processor": {"pretrained": str(Path(args.model).resolve()), "encoders": encoders},
+            "index": str(Path(args.run_folder, "index").resolve()),
         }
-        data = ds_dip.DatasetReference("ds_dip.data.chats:Chats", options)
+        data = ds_dip.DatasetReference("ds_dip.data.conversations:Conversations", options)
         engine, *_ = ds_dip.initialize(args=args, model=module, training_data=data)
     except torch.distributed.DistNetworkError as error:
         sys.exit(f"launch/finetune.py: the ranks cannot meet ({str(error).splitlines()[0]}); is --master_port free?")

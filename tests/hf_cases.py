@@ -25,6 +25,7 @@ from transformers import (
     LlavaOnevisionModel,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLModel,
     Qwen2AudioConfig,
     Qwen2AudioForConditionalGeneration,
 )
@@ -32,9 +33,7 @@ from transformers.models.llava_onevision.modeling_llava_onevision import image_s
 from transformers.vision_utils import get_vision_position_ids
 
 from ds_dip.data.metadata import SampleMetadata
-from ds_dip.models.hf.qwen2_5_vl import positions_of
 from ds_dip.models.hf.split import Pretrained
-from ds_dip.models.hf.vision import rows_of
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.planning.batch import Batch
 from ds_dip.planning.build import build_problem
@@ -75,6 +74,13 @@ class Samples:
 
     def load(self, sample: str, fields: Sequence[str]) -> Mapping[str, list[np.ndarray]]:
         return {name: self.samples[int(sample)].fields[name] for name in fields}
+
+
+def rows_of(tiles: np.ndarray, side: int) -> np.ndarray:
+    """Images [tiles, channels, edge, edge] as rows of patches, each image's row by row."""
+    count, channels, edge, _ = tiles.shape
+    cut = tiles.reshape(count, channels, side, edge // side, side, edge // side)
+    return cut.transpose(0, 2, 4, 1, 3, 5).reshape(count * side**2, -1)
 
 
 def labels_of(tokens: np.ndarray, rng: random.Random, ignored: Sequence[int] = ()) -> tuple[np.ndarray, np.ndarray]:
@@ -219,14 +225,17 @@ def qwen_vl_sample(index: int) -> Sample:
             pixels += np.split(rows, t)
             places += [get_vision_position_ids(torch.tensor([(1, h, w)]), 2).numpy()] * t
     steps = [[torch.tensor(grids[kind]) if grids[kind] else None] for kind in (1, 2)]
-    positions = positions_of(config, torch.from_numpy(tokens), torch.tensor(types), steps[0][0], steps[1][0], seconds)
+    own = SimpleNamespace(config=config)
+    own.get_vision_position_ids = partial(Qwen2_5_VLModel.get_vision_position_ids, own)
+    whole = torch.from_numpy(tokens)[None], torch.tensor(types)[None]
+    positions = Qwen2_5_VLModel.get_rope_index(own, *whole, steps[0][0], steps[1][0], seconds)[0][:, 0].t()
     sizes = tuple(len(own) for own in pixels)
     modules = {"vision": sizes, "projector": sizes, "language": (len(tokens),)}
     small = tuple(size // 4 for size in sizes)
     whole = {"vision": small, "projector": small, "language": (len(tokens),)}
     metadata = SampleMetadata(str(index), modules, int((following >= 0).sum()), whole)
-    fields = {"tokens": [tokens], "labels": [following], "positions": [positions.numpy()], "pixels": pixels,
-              "places": places}  # fmt: skip
+    fields = {"tokens": [tokens], "labels": [following], "pixels": pixels, "places": places}
+    fields["positions"] = [positions.contiguous().numpy()]
     return Sample(metadata, fields, given)
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
-from ds_dip.data.chats import Chats
+from ds_dip.data.conversations import Conversations
 from tests.distributed.ranks import EXTENSIONS, PORT, ROOT, remove_leftovers
 from tests.hf_folders import write_folder
 
@@ -95,8 +95,9 @@ def said(folder: Path, data: Path, index: int) -> tuple[str, str]:
     """(what plain transformers generates for the last question of a conversation, what it was taught)."""
     model: Any = AutoModelForImageTextToText.from_pretrained(folder)
     words, processor = AutoTokenizer.from_pretrained(folder), AutoImageProcessor.from_pretrained(folder)
-    chats = Chats(str(folder), str(data), ["vision", "language"])
-    loaded = chats.load(str(index), ["tokens", "labels"])
+    processor_of = {"pretrained": str(folder), "encoders": ["vision"]}
+    chats = Conversations(files=str(data), processor=processor_of, index=str(folder.parent / "index"))
+    loaded = chats.load(chats.metadata(index).id, ["tokens", "labels"])
     tokens, labels = loaded["tokens"][0], loaded["labels"][0]
     # Labels are the next token: the last thing said begins behind the last row that supervises it and follows none.
     first = max(n for n in range(len(labels)) if labels[n] >= 0 and (n == 0 or labels[n - 1] < 0)) + 1

@@ -7,22 +7,19 @@ the same in all rows of an instance), ``tokens`` and ``labels``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import LlavaOnevisionModel
-from transformers.models.llava_onevision.modeling_llava_onevision import image_size_to_num_patches
 
 from ds_dip.models import kinds
 from ds_dip.models.context import Context
 from ds_dip.models.hf.parts import Family, Part, SplitError, encoder
 from ds_dip.models.hf.shell import Shell
 from ds_dip.models.hf.text import language
-from ds_dip.models.hf.vision import TileBlock, rows_of, tiles_of
+from ds_dip.models.hf.vision import TileBlock, tiles_of
 from ds_dip.models.spec import Layer, TensorSpec
 
 #: What stands in ``layout`` for a picture and for a video.
@@ -74,57 +71,6 @@ class Projector(nn.Module):
             self.library, [tiles], [(height, width)], self.newline, aspect
         )
         return rows  # type: ignore[no-any-return]  # the library's
-
-
-class Inputs:
-    """Pictures by the library's processor: cut into tiles where a sample has one, whole where it has several."""
-
-    fields = ("pixels", "layout")
-    positions = False
-
-    def __init__(self, config: Any, processor: Any) -> None:
-        self._config, self._processor, self.placeholder = config, processor, int(config.image_token_id)
-        vision = config.vision_config
-        self._side = vision.image_size // vision.patch_size
-
-    def _tiles(self, images: Sequence[tuple[int, int]]) -> list[int]:
-        config = self._config
-        if len(images) != 1:
-            return [1] * len(images)
-        return [
-            image_size_to_num_patches(list(images[0]), config.image_grid_pinpoints, config.vision_config.image_size)
-        ]
-
-    def sizes(self, images: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Patches of all tiles, and the rows that the library makes of them."""
-        library, newline, found = SimpleNamespace(config=self._config), torch.zeros(1), []
-        for tiles, image in zip(self._tiles(images), images, strict=True):
-            empty = torch.zeros(tiles, self._side**2, 1)
-            (rows,), _ = LlavaOnevisionModel.pack_image_features(
-                library, [empty], [image], newline, self._config.vision_aspect_ratio
-            )
-            found.append((tiles * self._side**2, len(rows)))
-        return found
-
-    def load(self, images: Sequence[Any]) -> Mapping[str, list[np.ndarray]]:
-        """Patches of all tiles, and each picture's size in all of its rows."""
-        made = self._processor(images=[list(images)], return_tensors="np")
-        sizes = [(image.height, image.width) for image in images]
-        pixels, layout = [], []
-        for tiles, count, size in zip(made["pixel_values"], self._tiles(sizes), sizes, strict=True):
-            rows = rows_of(tiles[:count].astype(np.float32), self._side)
-            pixels.append(rows)
-            layout.append(np.tile(np.array([PICTURE, *size], dtype=np.int32), (len(rows), 1)))
-        return {"pixels": pixels, "layout": layout}
-
-    def places(self, tokens: np.ndarray, images: Sequence[tuple[int, int]]) -> np.ndarray:
-        """Tokens are counted from the sample's start."""
-        return np.tile(np.arange(len(tokens))[:, None], (1, 3))
-
-
-def inputs(config: Any, processor: Any) -> Inputs:
-    """The family's inputs."""
-    return Inputs(config, processor)
 
 
 def split(shell: Shell) -> Family:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 from torch import nn
 
 from ds_dip.models.hf.shell import Shell
@@ -15,30 +14,6 @@ from ds_dip.models.spec import Layer
 
 class SplitError(ValueError):
     """A model that cannot be split; the message names the layer or attribute that is in the way."""
-
-
-class Inputs(Protocol):
-    """How a family's samples become fields: an adapter's ``inputs(config, processor)`` makes it.
-
-    ``placeholder`` is the token that stands for a row of an image, ``fields`` the encoder's, and ``positions`` whether
-    tokens have positions that images shape.
-    """
-
-    placeholder: int
-    fields: tuple[str, ...]
-    positions: bool
-
-    def sizes(self, images: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Of a sample's images of these heights and widths: their size as the encoder counts it, and rows of text."""
-        ...
-
-    def load(self, images: Sequence[Any]) -> Mapping[str, list[np.ndarray]]:
-        """The fields of a sample's images, one array an image."""
-        ...
-
-    def places(self, tokens: np.ndarray, images: Sequence[tuple[int, int]]) -> np.ndarray:
-        """Positions [tokens, 3] of a sample whose images have these heights and widths."""
-        ...
 
 
 @dataclass(frozen=True)

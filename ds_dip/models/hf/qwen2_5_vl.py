@@ -7,21 +7,14 @@ their rows and columns, ``tokens``, ``labels``, and ``positions`` [tokens, 3] in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
-from math import prod
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
-from transformers import Qwen2_5_VLModel
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
-from transformers.vision_utils import get_vision_cu_seqlens, get_vision_position_ids, get_vision_window_index
+from transformers.vision_utils import get_vision_cu_seqlens, get_vision_window_index
 
 from ds_dip.models import kinds
 from ds_dip.models.context import Context
@@ -73,19 +66,6 @@ def windows_of(context: Context, config: Any) -> Windows:
     return found
 
 
-def positions_of(
-    config: Any, tokens: Tensor, types: Tensor, pictures: Tensor | None, videos: Tensor | None, seconds: Tensor | None
-) -> Tensor:
-    """Positions [tokens, 3] of one sample's ``tokens`` and their ``types``, by the library.
-
-    ``pictures`` and ``videos`` are the grids [n, 3] of patches, ``seconds`` [videos] those between steps in time.
-    """
-    library = SimpleNamespace(config=config)
-    library.get_vision_position_ids = partial(Qwen2_5_VLModel.get_vision_position_ids, library)
-    positions, _ = Qwen2_5_VLModel.get_rope_index(library, tokens[None], types[None], pictures, videos, seconds)
-    return positions[:, 0].t().contiguous()  # type: ignore[no-any-return]  # the library's
-
-
 class Embeddings(nn.Module):
     """Patches [N, numbers] to [N, hidden], in the order of windows."""
 
@@ -135,54 +115,6 @@ class Merger(nn.Module):
             (x,) = x.values()
         merged: Tensor = self.merger(x)
         return merged[torch.argsort(windows_of(context, self.config).order)]
-
-
-class Inputs:
-    """Pictures by the library's processor, a grid of patches each."""
-
-    fields = ("pixels", "places")
-    positions = True
-
-    def __init__(self, config: Any, processor: Any) -> None:
-        self._config, self._processor, self.placeholder = config, processor, int(config.image_token_id)
-
-    def grid(self, height: int, width: int) -> tuple[int, int, int]:
-        """Patches of a picture in time, height and width."""
-        own = self._processor
-        sides = smart_resize(
-            height,
-            width,
-            factor=own.patch_size * own.merge_size,
-            min_pixels=own.size["shortest_edge"],
-            max_pixels=own.size["longest_edge"],
-        )
-        return 1, sides[0] // own.patch_size, sides[1] // own.patch_size
-
-    def sizes(self, images: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Patches, and the merged squares of them."""
-        patches = [prod(self.grid(*image)) for image in images]
-        return [(own, own // self._processor.merge_size**2) for own in patches]
-
-    def load(self, images: Sequence[Any]) -> Mapping[str, list[np.ndarray]]:
-        """Patches as the tower takes them, and their rows and columns."""
-        made = self._processor(images=list(images), return_tensors="np")
-        grids = made["image_grid_thw"]
-        ends = np.cumsum(grids.prod(1))[:-1]
-        merge = self._processor.merge_size
-        places = [get_vision_position_ids(torch.tensor(grid)[None], merge).numpy() for grid in grids]
-        return {"pixels": np.split(made["pixel_values"].astype(np.float32), ends), "places": places}
-
-    def places(self, tokens: np.ndarray, images: Sequence[tuple[int, int]]) -> np.ndarray:
-        """By the library: pictures have rows and columns, text goes on behind the largest of them."""
-        given = torch.from_numpy(tokens)
-        grids = torch.tensor([self.grid(*image) for image in images]) if images else None
-        types = (given == self.placeholder).int()
-        return positions_of(self._config, given, types, grids, None, None).numpy()
-
-
-def inputs(config: Any, processor: Any) -> Inputs:
-    """The family's inputs."""
-    return Inputs(config, processor)
 
 
 def split(shell: Shell) -> Family:

@@ -17,7 +17,7 @@ from ds_dip.files import FileError, first_line
 from ds_dip.models.context import Context
 from ds_dip.models.diffusion import flow_matching_loss
 from ds_dip.models.hf.attention import PACKED, register
-from ds_dip.models.hf.parts import Factory, Family, Inputs, SplitError, is_frozen
+from ds_dip.models.hf.parts import Factory, Family, SplitError, is_frozen
 from ds_dip.models.hf.shell import ADAPTED, Shell, is_added
 from ds_dip.models.hf.weights import DIFFUSERS, INDEX, ModelWeights, NoWeights, Source, folder_weights
 from ds_dip.models.loss import token_cross_entropy
@@ -181,23 +181,6 @@ def drawn_or_read(folder: str | Path, seed: int = 0) -> Pretrained:
     if any(Path(folder).glob("*.safetensors")):
         return from_transformers(folder, seed=seed)
     return from_transformers(_config(folder), seed=seed)
-
-
-def inputs_of(config: Any, folder: str | Path) -> Inputs | None:
-    """How samples become fields for a model in a folder; None for text alone.
-
-    Raises SplitError for a family whose adapter does not tell.
-    """
-    adapter = _adapter(config)
-    if not hasattr(adapter, "inputs"):
-        if not hasattr(config, "vision_config") and not hasattr(config, "audio_config"):
-            return None
-        raise SplitError(f"the adapter of model type {config.model_type!r} does not say how images become its fields")
-    from transformers import AutoImageProcessor
-
-    processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True)
-    found: Inputs = adapter.inputs(config, processor)
-    return found
 
 
 def _config(model: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from ds_dip.models.context import Context
@@ -18,14 +17,6 @@ def tiles_of(rows: Tensor, side: int, channels: int) -> Tensor:
     patch = round((rows.shape[1] // channels) ** 0.5)
     cut = rows.view(-1, side, side, channels, patch, patch)
     return cut.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, side * patch, side * patch)
-
-
-def rows_of(tiles: np.ndarray, side: int) -> np.ndarray:
-    """Images [tiles, channels, edge, edge] as rows of patches, as ``tiles_of`` takes them; a rest at the edges goes."""
-    count, channels, edge, _ = tiles.shape
-    patch = edge // side
-    cut = tiles[:, :, : side * patch, : side * patch].reshape(count, channels, side, patch, side, patch)
-    return cut.transpose(0, 2, 4, 1, 3, 5).reshape(count * side**2, channels * patch**2)
 
 
 class TileBlock(nn.Module):
