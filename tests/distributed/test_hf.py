@@ -96,3 +96,15 @@ def same_folders(case: dict[str, Any], source: Path, saved: Path) -> None:
         assert len(load_file(saved / "adapter" / "adapter_model.safetensors")) == sum(
             "lora_" in name for name, _ in adapted.named_parameters()
         )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_no_rank_holds_more_than_its_own_layers(rank: int, tmp_path: Path) -> None:
+    sizes = {"vocab_size": 8000, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 16}
+    model = cases.llama(**sizes, num_attention_heads=12, num_key_value_heads=12)
+    whole = sum(4 * parameter.numel() for parameter in model.parameters())
+    model.save_pretrained(tmp_path, max_shard_size="50MB")
+    ((found,),) = run_ranks("tests.distributed.hf_memory", 1, str(tmp_path), "4", str(rank))
+    assert whole / 6 < found["weights"] < whole / 3
+    assert found["peak"] < found["weights"] + 0.15 * whole
