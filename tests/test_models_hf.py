@@ -18,11 +18,14 @@ from safetensors.torch import save_file
 from transformers import GPT2Config, MistralConfig
 
 from ds_dip.files import FileError
-from ds_dip.models import from_transformers
+from ds_dip.models import from_transformers, load_model
+from ds_dip.models.build import factories_of
 from ds_dip.models.hf import llava_onevision
 from ds_dip.models.hf.parts import SplitError
+from ds_dip.models.parameters import module_parameters
 from tests import hf_cases as cases
 
+ROOT = Path(__file__).resolve().parents[1]
 #: Which modules are frozen, by the number of ranks.
 FROZEN = {1: ("encoder",), 2: (), 4: ("encoder", "projector")}
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -184,3 +187,26 @@ def test_older_names_of_weights_are_read() -> None:
             for first, second in zip(factories, again.layers[name], strict=True):
                 for a, b in zip(first().parameters(), second().parameters(), strict=True):
                     assert torch.equal(a, b)
+
+
+def test_a_folder_is_a_model_for_commands() -> None:
+    model = load_model(ROOT / "model_configs" / "qwen2_5_vl_7b")
+    assert [(module.name, len(module.layers)) for module in model.modules] == [("vision", 34), ("language", 30)]
+    assert model.edges == (("vision", "language"),)
+    # What the library's own model has: transformers counts 676 550 144 and 7 615 616 512 parameters.
+    assert module_parameters(model, "vision") == pytest.approx(676550144, rel=0.02)
+    assert module_parameters(model, "language") == pytest.approx(7615616512, rel=1e-4)
+    windows = [layer.options.get("window") for layer in model.module("vision").layers if layer.kind == "encoder_block"]
+    assert [n for n, window in enumerate(windows) if window is None] == [7, 15, 23, 31]
+    assert set(windows) - {None} == {64}
+
+
+def test_a_folders_layers_are_the_librarys(tmp_path: Path) -> None:
+    model = cases.llama()
+    model.save_pretrained(tmp_path)
+    own = factories_of(tmp_path, load_model(tmp_path))["language"][1]()
+    assert torch.equal(own.block.mlp.up_proj.weight, model.model.layers[0].mlp.up_proj.weight)
+    for path in tmp_path.glob("*.safetensors"):
+        path.unlink()
+    drawn = factories_of(tmp_path, load_model(tmp_path))["language"][1]()
+    assert type(drawn.block) is type(own.block)
