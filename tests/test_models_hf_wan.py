@@ -23,6 +23,7 @@ from ds_dip.models.hf.wan import clip_of
 from ds_dip.models.spec import Sizes
 from ds_dip.planning.cut import cut
 from tests import hf_cases as cases
+from tests.distributed.ranks import run_ranks
 
 CHANNELS, PATCH = 3, (1, 2, 2)
 STEP = 4
@@ -52,6 +53,11 @@ def sample(index: int) -> cases.Sample:
     words, sizes = tuple(map(len, tokens)), tuple(map(len, latents))
     metadata = SampleMetadata(str(index), {"text": words, "video": sizes}, sum(sizes), {"text": words, "video": words})
     return cases.Sample(metadata, {"tokens": tokens, "latents": latents, "places": places})
+
+
+def dataset(count: int) -> cases.Samples:
+    """For ranks."""
+    return cases.Samples(sample, count)
 
 
 def library(text: Any, video: Any, samples: list[cases.Sample], dtype: torch.dtype) -> float:
@@ -114,3 +120,18 @@ def test_other_transformers_are_refused() -> None:
         from_diffusers(transformer(), cases.llama())
     with pytest.raises(SplitError, match="transformer is a Linear"):
         from_diffusers(torch.nn.Linear(1, 1), encoder())
+
+
+@pytest.mark.nightly
+def test_two_ranks_train_as_one_and_save_what_diffusers_loads(tmp_path: Path) -> None:
+    encoder().save_pretrained(tmp_path / "text_encoder")
+    transformer().save_pretrained(tmp_path / "transformer", max_shard_size="20KB")
+    ((alone,),) = run_ranks("tests.distributed.hf_wan", 1, str(tmp_path))
+    for (found,) in run_ranks("tests.distributed.hf_wan", 2, str(tmp_path)):
+        assert found["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+    assert len(set(alone["losses"])) == 8
+    one, two = (WanTransformer3DModel.from_pretrained(tmp_path / f"trained-{ranks}") for ranks in (1, 2))
+    before = transformer()
+    for name, own in one.named_parameters():
+        assert torch.allclose(own, two.get_parameter(name), rtol=1e-3, atol=1e-5), name
+        assert not torch.equal(own, before.get_parameter(name)), name

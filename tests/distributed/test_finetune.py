@@ -21,7 +21,7 @@ from ds_dip.data.conversations import Conversations
 from tests.distributed.ranks import EXTENSIONS, PORT, ROOT, remove_leftovers
 from tests.hf_folders import write_folder
 
-STEPS = 90
+STEPS = 75
 CHATS = [
     {
         "messages": [
