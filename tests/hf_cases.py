@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from peft import inject_adapter_in_model
 from torch import nn
 from torch.nn import functional
 from transformers import (
+    InternVLConfig,
+    InternVLForConditionalGeneration,
     LlamaConfig,
     LlamaForCausalLM,
     LlavaOnevisionConfig,
@@ -22,12 +25,14 @@ from transformers import (
     LlavaOnevisionModel,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLModel,
+    Qwen2AudioConfig,
+    Qwen2AudioForConditionalGeneration,
 )
 from transformers.models.llava_onevision.modeling_llava_onevision import image_size_to_num_patches
 from transformers.vision_utils import get_vision_position_ids
 
 from ds_dip.data.metadata import SampleMetadata
-from ds_dip.models.hf.qwen2_5_vl import positions_of
 from ds_dip.models.hf.split import Pretrained
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.planning.batch import Batch
@@ -71,6 +76,13 @@ class Samples:
         return {name: self.samples[int(sample)].fields[name] for name in fields}
 
 
+def rows_of(tiles: np.ndarray, side: int) -> np.ndarray:
+    """Images [tiles, channels, edge, edge] as rows of patches, each image's row by row."""
+    count, channels, edge, _ = tiles.shape
+    cut = tiles.reshape(count, channels, side, edge // side, side, edge // side)
+    return cut.transpose(0, 2, 4, 1, 3, 5).reshape(count * side**2, -1)
+
+
 def labels_of(tokens: np.ndarray, rng: random.Random, ignored: Sequence[int] = ()) -> tuple[np.ndarray, np.ndarray]:
     """(labels as the library takes them, the next token of every row), some not supervised."""
     labels = np.where([rng.random() < 0.7 for _ in tokens], tokens, -100)
@@ -88,7 +100,7 @@ def text_sample(index: int) -> Sample:
     return Sample(metadata, {"tokens": [tokens], "labels": [following]}, {"input_ids": tokens, "labels": labels})
 
 
-def llama(**changes: Any) -> LlamaForCausalLM:
+def llama_config(**changes: Any) -> Any:
     sizes = {
         "vocab_size": VOCABULARY,
         "hidden_size": 16,
@@ -98,10 +110,14 @@ def llama(**changes: Any) -> LlamaForCausalLM:
         "num_key_value_heads": 2,
         "pad_token_id": 0,
     }
-    return drawn(LlamaForCausalLM, LlamaConfig(**(sizes | changes)))
+    return LlamaConfig(**(sizes | changes))
 
 
-def llava(**changes: Any) -> Any:
+def llama(**changes: Any) -> Any:
+    return drawn(LlamaForCausalLM, llama_config(**changes))
+
+
+def llava_config(**changes: Any) -> Any:
     text = {"model_type": "qwen2", "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24,
             "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
     vision = {"model_type": "siglip_vision_model", "hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 3,
@@ -111,8 +127,11 @@ def llava(**changes: Any) -> Any:
         "video_token_id": 4,
         "image_grid_pinpoints": [[28, 28], [28, 56], [56, 28], [56, 56]],
     }
-    config = LlavaOnevisionConfig(text_config=text | changes.pop("text", {}), vision_config=vision, **options | changes)
-    return drawn(LlavaOnevisionForConditionalGeneration, config)
+    return LlavaOnevisionConfig(text_config=text | changes.pop("text", {}), vision_config=vision, **options | changes)
+
+
+def llava(**changes: Any) -> Any:
+    return drawn(LlavaOnevisionForConditionalGeneration, llava_config(**changes))
 
 
 def llava_sample(index: int) -> Sample:
@@ -206,15 +225,103 @@ def qwen_vl_sample(index: int) -> Sample:
             pixels += np.split(rows, t)
             places += [get_vision_position_ids(torch.tensor([(1, h, w)]), 2).numpy()] * t
     steps = [[torch.tensor(grids[kind]) if grids[kind] else None] for kind in (1, 2)]
-    positions = positions_of(config, torch.from_numpy(tokens), torch.tensor(types), steps[0][0], steps[1][0], seconds)
+    own = SimpleNamespace(config=config)
+    own.get_vision_position_ids = partial(Qwen2_5_VLModel.get_vision_position_ids, own)
+    whole = torch.from_numpy(tokens)[None], torch.tensor(types)[None]
+    positions = Qwen2_5_VLModel.get_rope_index(own, *whole, steps[0][0], steps[1][0], seconds)[0][:, 0].t()
     sizes = tuple(len(own) for own in pixels)
     modules = {"vision": sizes, "projector": sizes, "language": (len(tokens),)}
     small = tuple(size // 4 for size in sizes)
     whole = {"vision": small, "projector": small, "language": (len(tokens),)}
     metadata = SampleMetadata(str(index), modules, int((following >= 0).sum()), whole)
-    fields = {"tokens": [tokens], "labels": [following], "positions": [positions.numpy()], "pixels": pixels,
-              "places": places}  # fmt: skip
+    fields = {"tokens": [tokens], "labels": [following], "pixels": pixels, "places": places}
+    fields["positions"] = [positions.contiguous().numpy()]
     return Sample(metadata, fields, given)
+
+
+QWEN_TEXT = {"model_type": "qwen2", "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24,
+             "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": None,
+             "eos_token_id": 1, "pad_token_id": 0}  # fmt: skip
+
+
+def internvl(**changes: Any) -> Any:
+    vision = {"hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 3, "num_attention_heads": 2,
+              "image_size": [16, 16], "patch_size": [4, 4], "layer_scale_init_value": 0.5, "use_qk_norm": True,
+              "use_mean_pooling": False} | changes.pop("vision", {})  # fmt: skip
+    config = InternVLConfig(text_config=QWEN_TEXT, vision_config=vision, image_token_id=3, **changes)
+    return drawn(InternVLForConditionalGeneration, config)
+
+
+def internvl_sample(index: int) -> Sample:
+    """Pictures of one to three tiles, videos of as many frames."""
+    rng, noise = random.Random(index), np.random.default_rng(index)
+    text, tiles = [rng.randrange(10, VOCABULARY) for _ in range(rng.randint(1, 3))], []
+    for _ in range(sum(KINDS[list(KINDS)[index % len(KINDS)]])):
+        tiles.append(noise.standard_normal((rng.randint(1, 3), 3, 16, 16)))
+        text += [3] * 4 * len(tiles[-1]) + [rng.randrange(10, VOCABULARY) for _ in range(rng.randint(1, 3))]
+    tokens = np.array(text)
+    labels, following = labels_of(tokens, rng, (3,))
+    pixels = [np.insert(rows_of(own, 4).reshape(-1, 16, 48), 0, 0.0, axis=1).reshape(-1, 48) for own in tiles]
+    given: dict[str, Any] = {"input_ids": tokens, "labels": labels}
+    if tiles:
+        given["pixel_values"] = torch.from_numpy(np.concatenate(tiles))
+    return encoded(index, "vision", tokens, following, {"pixels": pixels}, [4 * len(own) for own in tiles], given)
+
+
+def encoded(
+    index: int,
+    encoder: str,
+    tokens: np.ndarray,
+    labels: np.ndarray,
+    fields: Mapping[str, list[np.ndarray]],
+    merged: Sequence[int],
+    given: Mapping[str, Any],
+) -> Sample:
+    """A sample of a language model behind an encoder that has the fields; ``merged`` are instances' rows of text."""
+    sizes, language = tuple(len(own) for own in next(iter(fields.values()))), (len(tokens),)
+    modules = {encoder: sizes, "projector": sizes, "language": language}
+    whole = {encoder: tuple(merged), "projector": tuple(merged), "language": language}
+    metadata = SampleMetadata(str(index), modules, int((labels >= 0).sum()), whole)
+    return Sample(metadata, {"tokens": [tokens], "labels": [labels], **fields}, given)
+
+
+def qwen_audio_config(**changes: Any) -> Any:
+    audio = {
+        "d_model": 16,
+        "encoder_layers": 3,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 20,
+        "num_mel_bins": 8,
+        "max_source_positions": 20,
+    }
+    audio["encoder_layerdrop"] = changes.pop("encoder_layerdrop", 0.0)  # fmt: skip
+    return Qwen2AudioConfig(audio_config=audio, text_config=QWEN_TEXT, audio_token_id=3, **changes)
+
+
+def qwen_audio(**changes: Any) -> Any:
+    return drawn(Qwen2AudioForConditionalGeneration, qwen_audio_config(**changes))
+
+
+def qwen_audio_sample(index: int) -> Sample:
+    """Clips of any length, the longest as long as the library pads to."""
+    rng, noise = random.Random(index), np.random.default_rng(index)
+    text, frames, mel = [rng.randrange(10, VOCABULARY) for _ in range(rng.randint(1, 3))], [], []
+    for _ in range(sum(KINDS[list(KINDS)[index % len(KINDS)]])):
+        frames.append(rng.choice((40, rng.randint(9, 39))))
+        mel.append(noise.standard_normal((40, 8)))
+    rows = [(own - 1) // 2 + 1 for own in frames]
+    for own in rows:
+        text += [3] * (own // 2) + [rng.randrange(10, VOCABULARY) for _ in range(rng.randint(1, 3))]
+    tokens = np.array(text)
+    labels, following = labels_of(tokens, rng, (3,))
+    padded = [np.concatenate([own, np.zeros((1, 8))]) for own in mel]
+    packed = [np.stack([own[2 * n : 2 * n + 3].flatten() for n in range(count)]) for own, count in
+              zip(padded, rows, strict=True)]  # fmt: skip
+    given: dict[str, Any] = {"input_ids": tokens, "labels": labels}
+    if frames:
+        given["input_features"] = torch.from_numpy(np.stack(mel)).transpose(1, 2)
+        given["feature_attention_mask"] = torch.tensor([[int(n < own) for n in range(40)] for own in frames])
+    return encoded(index, "audio", tokens, following, {"mel": packed}, [own // 2 for own in rows], given)
 
 
 def drawn(cls: Any, config: Any, seed: int = 0) -> Any:
@@ -328,22 +435,26 @@ def library(model: Any, samples: Sequence[Sample]) -> float:
 
 
 def errors(pretrained: Pretrained, layers: Mapping[str, list[Any]], model: Any) -> dict[str, float]:
-    """By the library's name of every weight: the largest difference of its gradient over the largest gradient."""
+    """``errors_of`` all modules."""
+    return {k: v for name in layers for k, v in errors_of(pretrained, layers, name, model).items()}
+
+
+def errors_of(pretrained: Pretrained, layers: Mapping[str, list[Any]], name: str, model: Any) -> dict[str, float]:
+    """By the library's name of a module's weights: the largest difference of the gradient over the largest gradient."""
     found: dict[str, float] = {}
-    for name, chain in layers.items():
-        for factory, layer in zip(pretrained.layers[name], chain, strict=True):
-            module = module_of(layer)
-            names = factory.names(module)
-            for own, parameter in module.named_parameters():
-                wanted = model.get_parameter(names[own]).grad
-                if not parameter.requires_grad:
-                    assert parameter.grad is None
-                    continue
-                got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                wanted = torch.zeros_like(parameter) if wanted is None else wanted
-                scale = float(wanted.abs().max())
-                error = float((got - wanted).abs().max())
-                found[names[own]] = error / scale if scale > 1e-9 else error
+    for factory, layer in zip(pretrained.layers[name], layers[name], strict=True):
+        module = module_of(layer)
+        names = factory.names(module)
+        for own, parameter in module.named_parameters():
+            if not parameter.requires_grad:
+                assert parameter.grad is None
+                continue
+            wanted = model.get_parameter(names[own]).grad
+            got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            wanted = torch.zeros_like(parameter) if wanted is None else wanted
+            scale = float(wanted.abs().max())
+            error = float((got - wanted).abs().max())
+            found[names[own]] = error / scale if scale > 1e-9 else error
     return found
 
 
@@ -352,6 +463,25 @@ def fitting(sample: Sample, names: Sequence[str]) -> Sample:
     kept = {name: sizes for name, sizes in sample.metadata.modules.items() if name in names}
     merged = {name: sizes for name, sizes in sample.metadata.merged.items() if name in names}
     return replace(sample, metadata=replace(sample.metadata, modules=kept, merged=merged))
+
+
+def copied(pretrained: Pretrained, layers: Mapping[str, list[Any]], model: Any) -> Any:
+    """The library's model with the weights that peft added to the layers, and gradients of all."""
+    model.requires_grad_(True)
+    for name, chain in layers.items():
+        for factory, layer in zip(pretrained.layers[name], chain, strict=True):
+            module = module_of(layer)
+            names = factory.names(module)
+            for own, parameter in module.named_parameters():
+                if "lora_" in own:
+                    torch.nn.init.normal_(parameter, std=0.1)
+                    model.get_parameter(names[own]).data.copy_(parameter)
+    return model
+
+
+def drawn_adapted(model: Any, lora: Any) -> Any:
+    """The library's model with peft's layers, in place."""
+    return inject_adapter_in_model(lora, model)
 
 
 def placed(model: Any, ranks: int, laps: int, rng: random.Random) -> Partition:
@@ -370,7 +500,7 @@ def placed(model: Any, ranks: int, laps: int, rng: random.Random) -> Partition:
 
 def compare(
     model: Any, make: Callable[[int], Sample], chosen: Sequence[int], *, ranks: int, laps: int, seed: int,
-    dtype: torch.dtype, frozen: Sequence[str] = (), **options: Any,
+    dtype: torch.dtype, frozen: Sequence[str] = (), reference: Any = None, **options: Any,
 ) -> tuple[float, float, dict[str, float]]:  # fmt: skip
     """(loss by the pipeline, loss by the library, errors of gradients) for samples in two or three microbatches."""
     from ds_dip.models.hf.split import from_transformers
@@ -385,6 +515,8 @@ def compare(
     share = [tuple(range(half)), tuple(range(half, len(chosen)))]
     batch = cut(0, samples, share, pretrained.model, partition)
     layers = real_layers(pretrained, dtype)
+    if reference is not None:
+        model = copied(pretrained, layers, reference)
     loss = pipelined(pretrained, layers, partition, batch, data, dtype, seed)
     expected = library(model, [data.samples[index] for index in chosen])
     return loss, expected, errors(pretrained, layers, model)
@@ -398,6 +530,8 @@ FAMILIES: dict[str, tuple[Callable[..., Any], Callable[[int], Sample]]] = {
     "llama": (llama, text_sample),
     "llava_onevision": (llava, llava_sample),
     "qwen2_5_vl": (qwen_vl, qwen_vl_sample),
+    "internvl": (internvl, internvl_sample),
+    "qwen2_audio": (qwen_audio, qwen_audio_sample),
 }
 
 

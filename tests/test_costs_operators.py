@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ds_dip.costs.memory import footprint
 from ds_dip.costs.operations import operations
 from ds_dip.costs.operators import OPERATORS, Call, calls, is_reordered, link_bytes, runs_of, spread_sizes
 from ds_dip.costs.parallel import TensorParallel
+from ds_dip.models.kinds import windows
 from ds_dip.models.spec import Layer, Sizes
 from tests.profiling_cases import CLIPS, MODEL, sizes
 
@@ -30,6 +34,16 @@ def flops(found: list[Call]) -> float:
 def test_the_operators_work_is_the_layers(tokens: list[int], kind: str) -> None:
     instances = Sizes(tuple(tokens), tuple(tokens))
     assert flops(calls(layer(kind), instances)) == pytest.approx(operations(layer(kind), instances).flops)
+
+
+@given(TOKENS, st.integers(1, 40))
+def test_a_window_is_charged_as_instances_of_its_own(tokens: list[int], window: int) -> None:
+    plain = layer("encoder_block")
+    own = replace(plain, options={**plain.options, "window": window})
+    instances, pieces = Sizes(tuple(tokens), tuple(tokens)), windows(tuple(tokens), window)
+    assert calls(own, instances) == calls(plain, Sizes(pieces, pieces))
+    assert operations(own, instances).flops == operations(plain, Sizes(pieces, pieces)).flops
+    assert footprint(own, instances, "float32") == footprint(plain, Sizes(pieces, pieces), "float32")
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(1, 20)), min_size=1, max_size=5), st.sampled_from([1, 2]))

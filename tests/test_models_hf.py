@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("transformers")
+from peft import LoraConfig
+from safetensors.torch import save_file
+from transformers import GPT2Config, MistralConfig
+
+from ds_dip.files import FileError
+from ds_dip.models import from_transformers, load_model
+from ds_dip.models.build import factories_of
+from ds_dip.models.hf import llava_onevision
+from ds_dip.models.hf.parts import SplitError
+from ds_dip.models.parameters import module_parameters
 from tests import hf_cases as cases
 
-#: By family: how the model is made, how its samples are, and which modules may be frozen.
-FAMILIES: dict[str, tuple[Any, Any, tuple[tuple[str, ...], ...]]] = {
-    "llama": (cases.llama, cases.text_sample, ((),)),
-    "llava_onevision": (cases.llava, cases.llava_sample, ((), ("vision",), ("vision", "projector"))),
-    "qwen2_5_vl": (cases.qwen_vl, cases.qwen_vl_sample, ((), ("vision",), ("vision", "projector"))),
-}
+ROOT = Path(__file__).resolve().parents[1]
+#: Which modules are frozen, by the number of ranks.
+FROZEN = {1: ("encoder",), 2: (), 4: ("encoder", "projector")}
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 #: Text alone, one picture, several, a video, a video and a picture, several pictures.
 MIXED = (0, 1, 2, 3, 4, 7)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("ranks", "dtype"),
+    [
+        *((ranks, torch.float64) for ranks in (1, 2, 4)),
+        (2, torch.float32),
+        *(pytest.param(ranks, torch.float32, marks=pytest.mark.nightly) for ranks in (1, 4)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("family", cases.FAMILIES)
 def test_loss_and_gradients_are_the_librarys(family: str, ranks: int, dtype: torch.dtype) -> None:
-    make, sample, choices = FAMILIES[family]
-    frozen = choices[ranks % len(choices)]
+    make, sample = cases.FAMILIES[family]
+    encoder = "audio" if family == "qwen2_audio" else "vision"
+    frozen = () if family == "llama" else tuple(encoder if n == "encoder" else n for n in FROZEN[ranks])
     loss, expected, errors = cases.compare(
         make(), sample, MIXED, ranks=ranks, laps=1 + (ranks < 4), seed=ranks, dtype=dtype, frozen=frozen
     )
@@ -38,7 +58,162 @@ def test_loss_and_gradients_are_the_librarys(family: str, ranks: int, dtype: tor
 @pytest.mark.parametrize("chosen", [(0, 5), (0, 1), (3, 8), (2, 7)], ids=["text", "one", "videos", "several"])
 @pytest.mark.parametrize("family", ["llava_onevision", "qwen2_5_vl"])
 def test_batches_of_one_kind(family: str, chosen: tuple[int, ...]) -> None:
-    make, sample, _ = FAMILIES[family]
+    make, sample = cases.FAMILIES[family]
     loss, expected, errors = cases.compare(make(), sample, chosen, ranks=2, laps=2, seed=3, dtype=torch.float64)
     assert loss == pytest.approx(expected, rel=1e-10)
     assert max(errors.values()) <= 1e-10
+
+
+def test_lora_has_pefts_own_gradients_and_leaves_the_rest_alone() -> None:
+    lora = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "down_proj"])
+    adapted = cases.drawn_adapted(cases.llava(), lora)
+    plain = cases.llava().double()
+    loss, expected, errors = cases.compare(
+        plain, cases.llava_sample, MIXED, ranks=2, laps=1, seed=1, dtype=torch.float64, reference=adapted.double(),
+        lora=lora,
+    )  # fmt: skip
+    assert loss == pytest.approx(expected, rel=1e-10)
+    assert max(errors.values()) <= 1e-10
+    # The tower's layers are called as the language model's are, and are adapted with them.
+    adapted_models = {name for name in errors if "projector" not in name and "newline" not in name}
+    assert any("language_model" in name for name in adapted_models)
+    assert all("lora_" in name for name in adapted_models)
+    assert any("projector" in name for name in errors)
+
+
+def test_weights_that_want_no_gradient_are_frozen_modules() -> None:
+    model = cases.qwen_vl()
+    model.model.visual.requires_grad_(False)
+    split = from_transformers(model)
+    assert [(module.name, module.frozen) for module in split.model.modules] == [("vision", True), ("language", False)]
+    model.model.visual.merger.requires_grad_(True)
+    names = [(module.name, module.frozen) for module in from_transformers(model).model.modules]
+    assert names == [("vision", True), ("projector", False), ("language", False)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda: cases.llama(attention_dropout=0.1).config, "model.layers.0.self_attn.attention_dropout is 0.1"),
+        (lambda: cases.qwen_audio_config(encoder_layerdrop=0.1), "model.audio_tower.layerdrop is 0.1"),
+        (lambda: cases.llava_config(vision_feature_layer=[-1, -2]), "vision_feature_layer is \\[-1, -2\\]"),
+        (lambda: GPT2Config(n_layer=2), "model type 'gpt2' has no adapter"),
+        (lambda: MistralConfig(hidden_size=16, num_attention_heads=2, num_key_value_heads=2, num_hidden_layers=1,
+                               intermediate_size=16, sliding_window=8), "model has sliding_attention"),
+        (lambda: cases.llama_config(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+         "model.rotary_emb is of type 'dynamic'"),
+        (lambda: torch.nn.Linear(2, 2), "model is a Linear"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_split_is_named(change: Callable[[], Any], words: str) -> None:
+    with pytest.raises(SplitError, match=words):
+        from_transformers(change())
+
+
+def test_a_weight_that_no_layer_holds_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llava_onevision, "split", without_unused(llava_onevision.split))
+    with pytest.raises(SplitError, match="has model.vision_tower.post_layernorm.weight, which no layer"):
+        from_transformers(cases.llava())
+
+
+def without_unused(split: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda shell: replace(split(shell), unused=())
+
+
+@pytest.mark.parametrize("frozen", [["visoin"], ["visual"]])
+def test_a_module_that_is_not_there_cannot_be_frozen(frozen: list[str]) -> None:
+    with pytest.raises(SplitError, match="they are vision, projector, language"):
+        from_transformers(cases.qwen_vl(), frozen=frozen)
+
+
+def test_folders_that_are_not_whole_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="has no config.json"):
+        from_transformers(tmp_path)
+    cases.llama().save_pretrained(tmp_path, max_shard_size="8KB")
+    index = tmp_path / "model.safetensors.index.json"
+    document = json.loads(index.read_text())
+    gone = document["weight_map"].pop("model.layers.1.mlp.up_proj.weight")
+    index.write_text(json.dumps(document))
+    pretrained = from_transformers(tmp_path)
+    with pytest.raises(FileError, match="weight 'model.layers.1.mlp.up_proj.weight' of LlamaForCausalLM is not there"):
+        pretrained.layers["language"][2]()
+    pretrained.layers["language"][1]()
+    (tmp_path / gone).write_bytes(b"no weights")
+    with pytest.raises(FileError, match="cannot be read"):
+        [factory() for factory in from_transformers(tmp_path).layers["language"]]
+    index.write_text(json.dumps({"weight_map": {"a": "../elsewhere.safetensors"}}))
+    with pytest.raises(FileError, match="is not in the folder"):
+        from_transformers(tmp_path)
+
+
+def test_a_layer_reads_its_own_weights_alone(tmp_path: Path) -> None:
+    model = cases.llama()
+    model.save_pretrained(tmp_path, max_shard_size="8KB")
+    pretrained = from_transformers(tmp_path)
+    read: list[str] = []
+    source = pretrained.shell.source
+
+    class Listening:
+        def read(self, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
+            read.extend(names)
+            return source.read(names)
+
+    factory = replace(pretrained.layers["language"][2], shell=replace(pretrained.shell, source=Listening()))
+    built = factory()
+    assert read
+    assert all(name.startswith("model.layers.1.") for name in read)
+    for own, name in factory.names(built).items():
+        assert torch.equal(built.state_dict()[own], model.get_parameter(name))
+
+
+def test_a_configuration_alone_gives_equal_weights_each_time() -> None:
+    one, other = (from_transformers(cases.qwen_vl().config, seed=5).layers["vision"] for _ in range(2))
+    for first, second in zip(one, other, strict=True):
+        for a, b in zip(first().parameters(), second().parameters(), strict=True):
+            assert torch.equal(a, b)
+    drawn = from_transformers(cases.qwen_vl().config, seed=6).layers["vision"][1]()
+    assert not torch.equal(next(drawn.block.mlp.parameters()), next(one[1]().block.mlp.parameters()))
+
+
+def test_older_names_of_weights_are_read() -> None:
+    pretrained = from_transformers(cases.llava())
+    with TemporaryDirectory() as folder:
+        tensors = {name: tensor.clone() for name, tensor in cases.llava().state_dict().items()}
+        older = {
+            name.replace("model.language_model.", "language_model.model.")
+            .replace("lm_head", "language_model.lm_head")
+            .replace("model.vision_tower.", "vision_tower.vision_model.")
+            .replace("model.multi", "multi")
+            .replace("model.image_newline", "image_newline"): tensor
+            for name, tensor in tensors.items()
+        }
+        save_file(older, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        cases.llava().config.save_pretrained(folder)
+        again = from_transformers(folder)
+        for name, factories in pretrained.layers.items():
+            for first, second in zip(factories, again.layers[name], strict=True):
+                for a, b in zip(first().parameters(), second().parameters(), strict=True):
+                    assert torch.equal(a, b)
+
+
+def test_a_folder_is_a_model_for_commands() -> None:
+    model = load_model(ROOT / "model_configs" / "qwen2_5_vl_7b")
+    assert [(module.name, len(module.layers)) for module in model.modules] == [("vision", 34), ("language", 30)]
+    assert model.edges == (("vision", "language"),)
+    # What the library's own model has: transformers counts 676 550 144 and 7 615 616 512 parameters.
+    assert module_parameters(model, "vision") == pytest.approx(676550144, rel=0.02)
+    assert module_parameters(model, "language") == pytest.approx(7615616512, rel=1e-4)
+    windows = [layer.options.get("window") for layer in model.module("vision").layers if layer.kind == "encoder_block"]
+    assert [n for n, window in enumerate(windows) if window is None] == [7, 15, 23, 31]
+    assert set(windows) - {None} == {64}
+
+
+def test_a_folders_layers_are_the_librarys(tmp_path: Path) -> None:
+    model = cases.llama()
+    model.save_pretrained(tmp_path)
+    own = factories_of(tmp_path, load_model(tmp_path))["language"][1]()
+    assert torch.equal(own.block.mlp.up_proj.weight, model.model.layers[0].mlp.up_proj.weight)
+    for path in tmp_path.glob("*.safetensors"):
+        path.unlink()
+    drawn = factories_of(tmp_path, load_model(tmp_path))["language"][1]()
+    assert type(drawn.block) is type(own.block)

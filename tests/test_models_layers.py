@@ -261,3 +261,15 @@ def test_a_selective_layer_gives_the_same_output_and_gradients_and_keeps_less(ki
         found.append((output.detach(), x.grad, [p.grad for p in layer.parameters()]))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(1, 12))
+@settings(max_examples=20, deadline=None)
+def test_windows_attend_to_themselves(sizes, window):
+    block = build(kinds.encoder_block(WIDTH, 2, window))
+    whole = build(kinds.encoder_block(WIDTH, 2))
+    x = torch.randn(sum(sizes), 12, dtype=torch.float64)
+    pieces = kinds.windows(tuple(sizes), window)
+    assert sum(pieces) == sum(sizes)
+    assert max(pieces) <= window
+    torch.testing.assert_close(block(x, context(sizes)), whole(x, context(pieces)), rtol=1e-12, atol=1e-12)

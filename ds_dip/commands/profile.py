@@ -15,12 +15,14 @@ from ds_dip.commands import Seconds, refusing
 from ds_dip.files import FileError, check_writable, write_atomic
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
+#: A description, or a folder of transformers.
+_MODEL = click.Path(path_type=Path)
 _COUNT = click.IntRange(1, 10**6)
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
 @click.command("profile")
-@click.option("--model", type=_FILE, default=Path("model_configs/quickstart.json"), show_default=True,
+@click.option("--model", type=_MODEL, default=Path("model_configs/quickstart.json"), show_default=True,
               help="The model's description.")  # fmt: skip
 @click.option("--sweep", type=_FILE, help="Sizes to measure (default: profiling/sweeps/NAME of the model's file).")
 @click.option("--config", type=_FILE, help="DeepSpeed JSON: also measure what the engine adds to layers.")

@@ -13,6 +13,7 @@ from functools import lru_cache
 from ds_dip.costs.operations import operations
 from ds_dip.costs.operators import is_reordered, runs_of
 from ds_dip.costs.parallel import ALONE, TensorParallel
+from ds_dip.models.kinds import windows
 from ds_dip.models.parameters import groups_of
 from ds_dip.models.spec import ELEMENT_BYTES, Layer, Sizes
 
@@ -117,10 +118,10 @@ def _block(o: Mapping[str, int], sizes: Sizes, w: _Case, *, decoder: bool) -> Fo
     n, hidden, inner = sum(sizes.tokens), o["hidden"], o["ffn"]
     queries, keys = o["heads"] * o["head_dim"], o["kv_heads"] * o["head_dim"]
     # Attention keeps views of the projection, and with rotary positions of its turned copy; or copies in another order.
-    attended = queries + 2 * keys
-    if decoder and not is_reordered(sizes.tokens):
+    attended, pieces = queries + 2 * keys, windows(sizes.tokens, o.get("window"))
+    if decoder and not is_reordered(pieces):
         attended += queries + keys
-    mixed = queries * (2 if len(runs_of(sizes.tokens)) > 1 else 1)
+    mixed = queries * (2 if len(runs_of(pieces)) > 1 else 1)
     norms = 2 * _norm(n, hidden, w, root=decoder) / w.rows
     again = n * inner * w.element * (2 if o["gated"] else 1)
     held = n * w.element * (2 * hidden / w.rows + attended + mixed) + n * o["heads"] * w.statistic + again

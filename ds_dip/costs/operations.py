@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ds_dip.costs.parallel import ALONE, TensorParallel
-from ds_dip.models.kinds import MODULATIONS, TIMESTEP
+from ds_dip.models.kinds import MODULATIONS, TIMESTEP, windows
 from ds_dip.models.parameters import groups_of
 from ds_dip.models.spec import Layer, Sizes
 
@@ -70,7 +70,7 @@ def _block(o: Options, sizes: Sizes, p: TensorParallel, attended: float) -> Oper
     n, hidden, inner = sum(sizes.tokens), o["hidden"], o["ffn"] / p.degree
     queries, keys = o["heads"] / p.degree * o["head_dim"], groups_of(o, p.degree) * o["head_dim"]
     weights = hidden * (2 * queries + 2 * keys) + (2 + o["gated"]) * hidden * inner
-    products = 4 * attended * queries * sum(size * size for size in sizes.tokens)
+    products = 4 * attended * queries * sum(size * size for size in windows(sizes.tokens, o.get("window")))
     # Kept: inputs and outputs of both norms; queries, keys, values, mixed rows, log-sums; the feed-forward's inside.
     kept = n * (4 * hidden / p.rows + 2 * queries + 2 * keys + o["heads"] / p.degree + (4 if o["gated"] else 2) * inner)
     sums = (n * hidden,) * 2

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ds_dip.models.kinds import MODULATIONS, PLACEHOLDER, TIMESTEP
+from ds_dip.models.kinds import MODULATIONS, PLACEHOLDER, TIMESTEP, windows
 from ds_dip.models.spec import Layer, Sizes
 
 Shape = Mapping[str, int]
@@ -184,9 +184,10 @@ def _block(o: Shape, sizes: Sizes, tp: int, *, encoder: bool) -> list[Call]:
     found = [norm, linear(hidden, projected)]
     if not encoder:
         found.append(Call("rotary", {"heads": heads + groups, "head_dim": head_dim, "rows": n}))
-    runs = runs_of(sizes.tokens)
+    pieces = windows(sizes.tokens, o.get("window"))
+    runs = runs_of(pieces)
     attended = {"heads": heads, "kv_heads": groups, "head_dim": head_dim}
-    if len(runs) > 1 or is_reordered(sizes.tokens):
+    if len(runs) > 1 or is_reordered(pieces):
         found.append(Call("packing", attended | {"runs": len(runs), "rows": n}))
     attended["causal"] = 1 - bias
     found += [Call("attention", attended | {"size": size, "instances": count}) for size, count in runs.items()]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ds_dip.models.context import Context
     from ds_dip.models.diffusion import flow_matching_loss
     from ds_dip.models.dropout import Dropout
-    from ds_dip.models.hf.split import from_transformers
+    from ds_dip.models.hf.split import from_diffusers, from_transformers
     from ds_dip.models.loss import token_cross_entropy
     from ds_dip.models.norms import NormStatus, fused_norms
 
@@ -36,6 +36,7 @@ __all__ = [
     "TensorSpec",
     "fields_of",
     "flow_matching_loss",
+    "from_diffusers",
     "from_transformers",
     "fused_norms",
     "layer_factories",
@@ -49,6 +50,7 @@ _WITH_TORCH = {
     "Dropout": "dropout",
     "NormStatus": "norms",
     "flow_matching_loss": "diffusion",
+    "from_diffusers": "hf.split",
     "from_transformers": "hf.split",
     "fused_norms": "norms",
     "layer_factories": "build",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -52,6 +53,18 @@ def layer_factories(model: Model, seed: int = 0) -> Mapping[str, tuple[Callable[
         )
         for module in model.modules
     }
+
+
+def factories_of(path: str | Path, model: Model, seed: int = 0) -> Mapping[str, Sequence[Callable[[], nn.Module]]]:
+    """As ``layer_factories``, of the model that ``load_model`` read from ``path``: a folder's layers are the library's.
+
+    They are drawn where the folder has no weights.
+    """
+    if not Path(path).is_dir():
+        return layer_factories(model, seed)
+    from ds_dip.models.hf.split import drawn_or_read
+
+    return drawn_or_read(path, seed).layers
 
 
 def _layer_seed(seed: int, module: str, index: int) -> int:

@@ -19,11 +19,24 @@ FORMAT = "ds-dip/model"
 
 
 def load_model(path: str | Path) -> Model:
-    """Read a model's description from a file.
+    """Read a model's description from a file, or from a folder of transformers, of which only config.json is read.
 
-    Raises FileError, one sentence with the field, the value found and what was expected.
+    Raises FileError, one sentence with the field, the value found and what was expected; for a folder whose model
+    cannot be split a ValueError that names what is in the way.
     """
+    if Path(path).is_dir():
+        return _of_folder(Path(path))
     return parse_model(read_json(path, FORMAT), str(path))
+
+
+def _of_folder(folder: Path) -> Model:
+    try:
+        from ds_dip.models.hf.split import describe
+    except ImportError as error:
+        raise FileError(
+            f"{folder} is a model of transformers, which needs pip install 'ds_dip[hf]' ({error})"
+        ) from error
+    return describe(folder)
 
 
 def parse_model(document: Mapping[str, Any], where: str = "model") -> Model:

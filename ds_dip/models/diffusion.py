@@ -30,11 +30,11 @@ def flow_matching_loss(velocities: Tensor, context: Context) -> Tensor:
     """Sum over patches of the mean squared error of the predicted velocities [N, numbers], a scalar in fp32."""
     latents = context.fields["latents"]
     wide = velocities if velocities.dtype == torch.float64 else velocities.float()
-    _, noise = _drawn(context, latents)
+    _, noise = drawn(context, latents)
     return (wide - (noise - latents).to(wide.dtype)).square().mean(dim=1).sum()
 
 
-def _drawn(context: Context, latents: Tensor) -> tuple[Tensor, Tensor]:
+def drawn(context: Context, latents: Tensor) -> tuple[Tensor, Tensor]:
     """(time of every clip [instances], noise like ``latents``) of this step."""
     times, noise = [], []
     for name, size in zip(context.instances, context.sizes.tokens, strict=True):
@@ -78,7 +78,7 @@ class VideoEmbedding(nn.Module):
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
-        o, (self.field,) = layer.options, layer.fields
+        o, self.field = layer.options, layer.fields[0]
         self.side, self.most, hidden = o["side"], o["frames"], o["hidden"]
         self.project = linear(o["numbers"], hidden, bias=True)
         self.rows = nn.Parameter(torch.randn(self.side, hidden) * EMBEDDING)
@@ -101,7 +101,7 @@ class VideoEmbedding(nn.Module):
                 "'merged' of a clip in the metadata the number of its text's tokens"
             )
         latents = context.fields[self.field]
-        times, noise = _drawn(context, latents)
+        times, noise = drawn(context, latents)
         mixed = torch.lerp(latents, noise, per_row(times[:, None], sizes.tokens)).to(self.project.weight.dtype)
         embedded = self.project(mixed) + self._positions(sizes.tokens)
         modulation = self.outer(functional.silu(self.inner(self._spread(times))))

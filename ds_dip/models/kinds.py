@@ -24,10 +24,10 @@ diffusion_block    2 N D (4 H + 2 G) d + 2 M D 2 G d + 4 Σ s_i (s_i + m_i) H d 
 video_output       2 N D P                                                     D P + P + 2 D
 =================  ==========================================================  ==============================
 
-An encoder block attends within each instance in both directions, a decoder block causally (half of the
-products). A diffusion block attends to its clip and then to the clip's text: for a diffusion transformer ``merged`` are
-the clips' tokens of text, which travel along its chain. ``depth`` scales the initial weights and ``rope_theta`` the
-rotary positions; neither costs anything.
+An encoder block attends within each instance in both directions, or within each of its windows (s_i is then a window's
+size), a decoder block causally (half of the products). A diffusion block attends to its clip and then to the clip's
+text: for a diffusion transformer ``merged`` are the clips' tokens of text, which travel along its chain. ``depth``
+scales the initial weights and ``rope_theta`` the rotary positions; neither costs anything.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ds_dip.models.context import Context
-from ds_dip.models.kinds import PLACEHOLDER
+from ds_dip.models.kinds import PLACEHOLDER, windows
 from ds_dip.models.norms import layer_norm, rms_norm
 from ds_dip.models.packing import attention, grid, rotary, rotate, squares
 from ds_dip.models.spec import Layer
@@ -60,7 +60,7 @@ class PatchEmbedding(nn.Module):
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         o = layer.options
-        (self.field,) = layer.fields
+        self.field = layer.fields[0]
         self.side = o["side"]
         # Large beside what the blocks add, for the reason that Merger gives.
         self.project = linear(o["patch"] ** 2 * o["channels"], o["hidden"], bias=True, scale=4.0)
@@ -85,13 +85,13 @@ class PatchEmbedding(nn.Module):
 class Attention(nn.Module):
     """Self-attention within each instance with grouped heads, [N, hidden] to [N, hidden].
 
-    With ``rope_theta`` it is causal and turns queries and keys by their positions.
+    With ``rope_theta`` it is causal and turns queries and keys by their positions; with ``window`` it is within pieces.
     """
 
     def __init__(self, options: Mapping[str, int], bias: bool) -> None:
         super().__init__()
         self.heads, self.groups, self.head_dim = options["heads"], options["kv_heads"], options["head_dim"]
-        self.theta = options.get("rope_theta")
+        self.theta, self.window = options.get("rope_theta"), options.get("window")
         width = self.heads * self.head_dim
         self.project = linear(options["hidden"], width + 2 * self.groups * self.head_dim, bias)
         self.output = linear(width, options["hidden"], bias, residual_scale(options))
@@ -104,7 +104,7 @@ class Attention(nn.Module):
         if self.theta is not None:
             turned = rotate(turned, rotary(tokens, self.head_dim, self.theta, x.dtype, x.device))
         query, key = turned.split((self.heads, self.groups), dim=1)
-        mixed = attention(query, key, value, tokens, causal=self.theta is not None)
+        mixed = attention(query, key, value, windows(tokens, self.window), causal=self.theta is not None)
         output: Tensor = self.output(mixed.flatten(1))
         return output
 

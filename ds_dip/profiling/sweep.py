@@ -166,6 +166,14 @@ def _square(size: int, merge: int) -> int:
     return int((max(1, round(size**0.5 / root)) * root) ** 2)
 
 
+def _attended(extent: Extent, options: Mapping[str, int]) -> Extent:
+    """What attends to itself: whole instances, or their windows, which all are of one size but for the rests."""
+    window = options.get("window")
+    if window is None or window >= extent.largest:
+        return extent
+    return Extent(window, window, extent.instances * -(-extent.largest // window))
+
+
 def _attention_lines(model: Model, sweep: Sweep) -> Iterator[Line]:
     """Attention by size for one instance and several, or by instances of one size; packing by rows and runs."""
     seen = set()
@@ -174,7 +182,7 @@ def _attention_lines(model: Model, sweep: Sweep) -> Iterator[Line]:
             o = wanted.layer.options
             if wanted.layer.kind not in ("encoder_block", "decoder_block", "diffusion_block"):
                 continue
-            extent, causal = sweep.modules[module], int(wanted.layer.kind == "decoder_block")
+            extent, causal = _attended(sweep.modules[module], o), int(wanted.layer.kind == "decoder_block")
             heads = {"heads": o["heads"] // degree, "kv_heads": max(1, o["kv_heads"] // degree)}
             fixed = heads | {"head_dim": o["head_dim"]}
             key = tuple(fixed.items()), causal, extent, degree

@@ -16,7 +16,7 @@ from torch import nn
 from ds_dip.files import FileError, first_line, write_atomic
 from ds_dip.models.hf.shell import ADAPTED, is_added
 from ds_dip.models.hf.split import Pretrained
-from ds_dip.models.hf.weights import INDEX, FolderWeights
+from ds_dip.models.hf.weights import FolderWeights
 from ds_dip.planner.codec import Codec
 from ds_dip.runtime.exchange import gather
 from ds_dip.runtime.module import DIPModule
@@ -32,7 +32,8 @@ def save_pretrained(module: DIPModule, pretrained: Pretrained, folder: str | Pat
     """Write the trained model as transformers does: shards of weights, their list, the configuration, the processor.
 
     Every rank calls it and writes its own layers, of the first replica; weights that no layer has are written as they
-    were. Weights are of the data type that the run trains in. What peft added goes to the folder ``adapter``, as peft
+    were. Of a diffusion transformer it is that alone, without the encoder of its prompts. Weights are of the data type
+    that the run trains in. What peft added goes to the folder ``adapter``, as peft
     writes it. The folder takes its name when it is complete. Raises FileError, the same sentence on every rank.
     """
     final = Path(folder)
@@ -43,7 +44,7 @@ def save_pretrained(module: DIPModule, pretrained: Pretrained, folder: str | Pat
     shard = _shard(module.stage_id, module.partition.ranks)
     writes = int(module.mpu().get_data_parallel_rank()) == 0
     _agree(lambda: _write(draft, shard, own, pretrained) if writes else None)
-    _agree(lambda: _finish(draft, final, pretrained, module, next(iter(own.values())).dtype) if first else None)
+    _agree(lambda: _finish(draft, final, pretrained, module) if first else None)
 
 
 def _agree(work: Callable[[], None]) -> None:
@@ -73,8 +74,11 @@ def _weights(module: DIPModule, pretrained: Pretrained) -> dict[str, torch.Tenso
     found: dict[str, torch.Tensor] = {}
     for chunk in module.local_chunks:
         for index, layer in module.layers_of(chunk).items():
+            factory = pretrained.layers[chunk.module][index]
+            if factory.shell is not pretrained.shell:
+                continue
             built: nn.Module = layer if isinstance(layer, nn.Module) else layer.args[0]
-            names = pretrained.layers[chunk.module][index].names(built)
+            names = factory.names(built)
             found |= {names[name]: tensor.detach() for name, tensor in built.state_dict().items()}
     return found
 
@@ -85,7 +89,7 @@ def _owners(pretrained: Pretrained, module: DIPModule) -> dict[str, int]:
     for own in pretrained.model.modules:
         for chunk in module.partition.of(own.name):
             for factory in pretrained.layers[own.name][chunk.start : chunk.stop]:
-                for name in factory.held():
+                for name in factory.held() if factory.shell is pretrained.shell else ():
                     found.setdefault(name, chunk.rank)
     return found
 
@@ -111,8 +115,8 @@ def _adapter_name(name: str) -> str:
     return f"base_model.model.{name.replace('.default.', '.')}"
 
 
-def _finish(draft: Path, final: Path, pretrained: Pretrained, module: DIPModule, dtype: torch.dtype) -> None:
-    ranks = module.partition.ranks
+def _finish(draft: Path, final: Path, pretrained: Pretrained, module: DIPModule) -> None:
+    ranks, dtype = module.partition.ranks, next(module.parameters()).dtype
     listed = {
         _stored(name, pretrained): _shard(rank, ranks)
         for name, rank in _owners(pretrained, module).items()
@@ -123,14 +127,15 @@ def _finish(draft: Path, final: Path, pretrained: Pretrained, module: DIPModule,
         save_file(rest, draft / "model-rest.safetensors", metadata={"format": "pt"})
         listed |= dict.fromkeys(rest, "model-rest.safetensors")
     size = sum((draft / name).stat().st_size for name in set(listed.values()))
-    write_atomic(draft / INDEX, json.dumps({"metadata": {"total_size": size}, "weight_map": listed}, indent=2))
+    write_atomic(
+        draft / pretrained.index, json.dumps({"metadata": {"total_size": size}, "weight_map": listed}, indent=2)
+    )
     if pretrained.folder is not None:
         for pattern in _BESIDE:
             for path in sorted(pretrained.folder.glob(pattern)):
                 if not path.name.endswith(".index.json"):
                     shutil.copy(path, draft)
-    pretrained.config.dtype = dtype
-    pretrained.config.save_pretrained(draft)
+    pretrained.save_config(draft, dtype)
     if (draft / ADAPTER).is_dir():
         _join(draft / ADAPTER, pretrained)
     os.replace(draft, final)

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 pytest.importorskip("transformers")
+from peft import PeftModel
 from safetensors.torch import load_file
 
 from tests import hf_cases as cases
 from tests.distributed.ranks import run_ranks
 
-TWO: list[dict[str, Any]] = [
+CASES: list[dict[str, Any]] = [
     {
         "name": "llama",
         "family": "llama",
@@ -23,11 +24,22 @@ TWO: list[dict[str, Any]] = [
         "make": {"tie_word_embeddings": True},
         "dip": {"laps": {"language": 2}},
     },
-    {"name": "llava", "family": "llava_onevision", "mode": "fp32", "dip": {"laps": {"vision": 2}}},
-    {"name": "qwen", "family": "qwen2_5_vl", "mode": "fp32", "interval": 1},
-    {"name": "frozen", "family": "qwen2_5_vl", "mode": "fp32", "frozen": ["vision"]},
-    {"name": "lora", "family": "llava_onevision", "mode": "fp32", "frozen": ["vision", "projector"], "lora": True},
+    {
+        "name": "lora",
+        "family": "llava_onevision",
+        "mode": "fp32",
+        "frozen": ["vision", "projector"],
+        "lora": True,
+        "dip": {"memory_strategies": ["selective"]},
+    },
+    {"name": "frozen", "family": "qwen2_5_vl", "mode": "fp32", "frozen": ["vision"], "interval": 1},
     {"name": "bf16", "family": "qwen2_5_vl", "mode": "bf16"},
+]
+#: Every family whole, in both data types.
+MORE = [
+    {"name": f"{family}-{mode}", "family": family, "mode": mode}
+    for family in cases.FAMILIES
+    for mode in ("fp32", "bf16")
 ]
 
 
@@ -48,22 +60,51 @@ def stored(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def test_two_ranks_have_the_librarys_gradients_and_save_what_it_loads(tmp_path: Path) -> None:
-    folders(tmp_path, TWO)
-    first, second = run_ranks("tests.distributed.hf", 2, str(tmp_path))
-    for case, *rows in zip(TWO, first, second, strict=True):
+@pytest.mark.parametrize(
+    ("ranks", "chosen"),
+    [(2, CASES), pytest.param(4, MORE, marks=pytest.mark.nightly), pytest.param(1, MORE, marks=pytest.mark.nightly)],
+    ids=["2", "4", "1"],
+)
+def test_ranks_have_the_librarys_gradients_and_save_what_it_loads(
+    ranks: int, chosen: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    folders(tmp_path, chosen)
+    found = run_ranks("tests.distributed.hf", ranks, str(tmp_path), seconds=500.0)
+    for case, *rows in zip(chosen, *found, strict=True):
         for row in rows:
             bound = ("norm", 5e-2) if case["mode"] == "bf16" else ("worst", 1e-5)
             assert row[bound[0]] <= bound[1], row
             assert row["loss"] == pytest.approx(row["expected"], rel=1e-5 if case["mode"] == "fp32" else 2e-2), row
         assert sum(row["weights"] for row in rows) > 0
-        saved, source = tmp_path / f"saved-{case['name']}", tmp_path / case["family"]
-        model = type(cases.FAMILIES[case["family"]][0]()).from_pretrained(saved)
-        before, after = stored(source), stored(saved)
-        assert before.keys() == after.keys()
-        for name, tensor in before.items():
-            assert torch.equal(tensor.to(after[name].dtype), after[name]), name
-        again = type(model).from_pretrained(source, dtype=model.dtype)
-        for (name, own), other in zip(again.named_parameters(), model.parameters(), strict=True):
-            assert torch.equal(own, other), name
-        assert (saved / "adapter").exists() == bool(case.get("lora"))
+        same_folders(case, tmp_path / case["family"], tmp_path / f"saved-{case['name']}")
+
+
+def same_folders(case: dict[str, Any], source: Path, saved: Path) -> None:
+    """A model that was not changed is saved as it was, and the library loads both alike."""
+    before, after = stored(source), stored(saved)
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        assert torch.equal(tensor.to(after[name].dtype), after[name]), name
+    cls = type(cases.FAMILIES[case["family"]][0]())
+    model = cls.from_pretrained(saved)
+    again = cls.from_pretrained(source, dtype=model.dtype)
+    for (name, own), other in zip(again.named_parameters(), model.parameters(), strict=True):
+        assert torch.equal(own, other), name
+    assert (saved / "adapter").exists() == bool(case.get("lora"))
+    if case.get("lora"):
+        adapted = PeftModel.from_pretrained(model, saved / "adapter")
+        assert len(load_file(saved / "adapter" / "adapter_model.safetensors")) == sum(
+            "lora_" in name for name, _ in adapted.named_parameters()
+        )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_no_rank_holds_more_than_its_own_layers(rank: int, tmp_path: Path) -> None:
+    sizes = {"vocab_size": 8000, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 16}
+    model = cases.llama(**sizes, num_attention_heads=12, num_key_value_heads=12)
+    whole = sum(4 * parameter.numel() for parameter in model.parameters())
+    model.save_pretrained(tmp_path, max_shard_size="50MB")
+    ((found,),) = run_ranks("tests.distributed.hf_memory", 1, str(tmp_path), "4", str(rank))
+    assert whole / 6 < found["weights"] < whole / 3
+    assert found["peak"] < found["weights"] + 0.15 * whole

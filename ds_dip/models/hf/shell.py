@@ -90,7 +90,8 @@ class Shell:
     def _parameter(self, path: str, found: nn.Parameter) -> nn.Parameter:
         for _, tensor in self._read([path]):
             return nn.Parameter(tensor.to(self.dtype, copy=True), found.requires_grad)
-        spread = getattr(self.model.config.get_text_config(), "initializer_range", 0.02)
+        known = hasattr(self.model.config, "get_text_config")
+        spread = getattr(self.model.config.get_text_config(), "initializer_range", 0.02) if known else 0.02
         return nn.Parameter(torch.randn(found.shape).mul_(spread).to(self.dtype), found.requires_grad)
 
     def _read(self, names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -123,8 +124,20 @@ def _initialize(module: Any, owner: Any) -> None:
     if hasattr(module, "reset_lora_parameters"):
         for adapter in module.active_adapters:
             module.reset_lora_parameters(adapter, True)
-    else:
+    elif isinstance(owner, PreTrainedModel):
         owner._init_weights(module)
+    else:
+        _reset(module)
+
+
+def _reset(module: Any) -> None:
+    """Draw what was not read as torch does when a module is made, which is what diffusers does."""
+    left = [own for own in module.parameters(recurse=False) if not getattr(own, "_is_hf_initialized", False)]
+    if left and hasattr(module, "reset_parameters"):
+        module.reset_parameters()
+    else:
+        for parameter in left:
+            parameter.normal_().div_(parameter.shape[-1] ** 0.5)
 
 
 def _seed(seed: int, path: str) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,24 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from ds_dip.files import FileError, first_line
+from ds_dip.models.context import Context
+from ds_dip.models.diffusion import flow_matching_loss
 from ds_dip.models.hf.attention import PACKED, register
 from ds_dip.models.hf.parts import Factory, Family, SplitError, is_frozen
-from ds_dip.models.hf.shell import Shell, is_added
-from ds_dip.models.hf.weights import ModelWeights, NoWeights, folder_weights
+from ds_dip.models.hf.shell import ADAPTED, Shell, is_added
+from ds_dip.models.hf.weights import DIFFUSERS, INDEX, ModelWeights, NoWeights, Source, folder_weights
 from ds_dip.models.loss import token_cross_entropy
 from ds_dip.models.spec import Model, Module
 
 #: The adapter of every family, by the configuration's ``model_type``: a module with a function ``split``.
 FAMILIES = {
+    "internvl": "ds_dip.models.hf.internvl",
     "llama": "ds_dip.models.hf.text",
     "llava_onevision": "ds_dip.models.hf.llava_onevision",
     "mistral": "ds_dip.models.hf.text",
     "qwen2": "ds_dip.models.hf.text",
     "qwen2_5_vl": "ds_dip.models.hf.qwen2_5_vl",
+    "qwen2_audio": "ds_dip.models.hf.qwen2_audio",
     "qwen3": "ds_dip.models.hf.text",
 }
 
@@ -49,7 +53,20 @@ class Pretrained:
     lora: Any = None
 
     #: The loss summed over a microbatch.
-    loss = staticmethod(token_cross_entropy)
+    loss: Callable[[torch.Tensor, Context], torch.Tensor] = token_cross_entropy
+
+    @property
+    def index(self) -> str:
+        """What the library calls the list of weights in a folder."""
+        return INDEX if isinstance(self.shell.model, PreTrainedModel) else INDEX.replace("model", DIFFUSERS, 1)
+
+    def save_config(self, folder: Path, dtype: torch.dtype) -> None:
+        """Write the configuration as the library does, for weights of a data type."""
+        if isinstance(self.shell.model, PreTrainedModel):
+            self.config.dtype = dtype
+            self.config.save_pretrained(folder)
+        else:
+            self.shell.model.save_config(folder)
 
     def rest(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The unused weights, which have names and values; drawn ones are not kept."""
@@ -74,9 +91,8 @@ def from_transformers(
     ``model`` is a folder that ``save_pretrained`` wrote, whose weights are read layer by layer; a model in memory,
     whose weights are copied; or a configuration, for weights drawn as the library draws them, by ``seed``. No rank
     ever holds more than its own layers. ``frozen`` names modules that are not trained, beside those of a model in
-    memory whose weights all want no gradient. ``lora`` is peft's
-    ``LoraConfig``: its layers are trained and the rest of the language model is not. ``dtype`` is what weights are
-    built in, by default torch's.
+    memory whose weights all want no gradient. ``lora`` is peft's ``LoraConfig``: its layers are trained, and nothing
+    else of the language model or tower that has some. ``dtype`` is what weights are built in, by default torch's.
 
     Raises SplitError, one sentence with the layer or attribute in the way, for a model that cannot be split, and
     FileError for a folder that cannot be read.
@@ -84,26 +100,87 @@ def from_transformers(
     register()
     folder = Path(model) if isinstance(model, str | Path) else None
     config = _config(model)
-    build = _split_of(config)
+    build: Callable[[Shell], Family] = _adapter(config).split
     shell_model = _empty(model, config)
-    if folder is not None:
-        source: Any = folder_weights(folder, shell_model)
-    else:
-        source = ModelWeights(model) if isinstance(model, nn.Module) else NoWeights()
+    source = _source(model, shell_model)
     if lora is not None:
         _adapt(shell_model, lora)
     shell = Shell(shell_model, source, dtype or torch.get_default_dtype(), seed, frozenset(frozen))
     _refuse_dropout(shell_model)
     family = build(shell)
-    names = [name for chain in family.chains for name in (chain.name, *chain.covers)]
+    return _pretrained(_name(config), shell, ((shell, family),), frozen, config, folder, lora)
+
+
+def from_diffusers(
+    transformer: Any,
+    text_encoder: PreTrainedModel | PreTrainedConfig | str | Path,
+    *,
+    frozen: Sequence[str] = ("text",),
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+) -> Pretrained:
+    """Split a diffusion transformer of diffusers, and the encoder of transformers that reads its prompts.
+
+    ``transformer`` is a folder that diffusers saved, or a ``WanTransformer3DModel``; the rest as for
+    ``from_transformers``, with its errors. The encoder computes without dropout, as it does where it is not trained.
+    """
+    from diffusers import WanTransformer3DModel
+
+    from ds_dip.models.hf.wan import split as split_wan
+
+    register()
+    text = _config(text_encoder)
+    text.dropout_rate = 0.0
+    shells, kind = [], dtype or torch.get_default_dtype()
+    folder = Path(transformer) if isinstance(transformer, str | Path) else None
+    if folder is None and not isinstance(transformer, WanTransformer3DModel):
+        raise SplitError(f"transformer is a {type(transformer).__name__}, expected a WanTransformer3DModel or a folder")
+    video = WanTransformer3DModel.load_config(folder, local_files_only=True) if folder else dict(transformer.config)
+    with torch.device("meta"):
+        empty = WanTransformer3DModel.from_config(video)
+    for model, own in ((text_encoder, _empty(text_encoder, text)), (transformer, empty)):
+        shells.append(Shell(own, _source(model, own), kind, seed, frozenset(frozen)))
+        _refuse_dropout(own)
+    families = split_wan(*shells)
+    pretrained = _pretrained("wan", shells[1], zip(shells, families, strict=True), frozen, video, folder, None)
+    return replace(pretrained, loss=flow_matching_loss)
+
+
+def _source(model: Any, empty: Any) -> Source:
+    if isinstance(model, str | Path):
+        return folder_weights(Path(model), empty)
+    return ModelWeights(model) if isinstance(model, nn.Module) else NoWeights()
+
+
+def _pretrained(
+    name: str, main: Shell, families: Iterable[tuple[Shell, Family]], frozen: Sequence[str], config: Any,
+    folder: Path | None, lora: Any,
+) -> Pretrained:  # fmt: skip
+    """What is told of a model whose chains are those of the families; ``main`` is what is saved again."""
+    families = tuple(families)
+    shells = {chain.name: shell for shell, family in families for chain in family.chains}
+    chains = [chain for _, family in families for chain in family.chains]
+    names = [name for chain in chains for name in (chain.name, *chain.covers)]
     if unknown := sorted(set(frozen) - set(names)):
         raise SplitError(f"frozen names {unknown[0]!r}, which is no module: they are {', '.join(names)}")
-    unused = _unused(shell, family)
-    still = {chain.name: is_frozen(shell, chain.name, chain.parts) for chain in family.chains}
-    modules = tuple(Module(c.name, tuple(part.layer for part in c.parts), still[c.name]) for c in family.chains)
-    edges = tuple((source, chain.name) for chain in family.chains for source in chain.upstream)
-    layers = {c.name: tuple(Factory(shell, part, still[c.name]) for part in c.parts) for c in family.chains}
-    return Pretrained(Model(_name(config), modules, edges), layers, shell, config, unused, folder, lora)
+    unused = [_unused(shell, family) for shell, family in families]
+    still = {chain.name: is_frozen(shells[chain.name], chain.name, chain.parts) for chain in chains}
+    modules = tuple(Module(c.name, tuple(part.layer for part in c.parts), still[c.name]) for c in chains)
+    edges = tuple((source, chain.name) for chain in chains for source in chain.upstream)
+    layers = {c.name: tuple(Factory(shells[c.name], part, still[c.name]) for part in c.parts) for c in chains}
+    return Pretrained(Model(name, modules, edges), layers, main, config, unused[-1], folder, lora)
+
+
+def describe(folder: str | Path) -> Model:
+    """What the model in a folder is, from its config.json alone; errors as for ``from_transformers``."""
+    return from_transformers(_config(folder)).model
+
+
+def drawn_or_read(folder: str | Path, seed: int = 0) -> Pretrained:
+    """The model in a folder, with weights drawn where the folder holds its configuration alone."""
+    if any(Path(folder).glob("*.safetensors")):
+        return from_transformers(folder, seed=seed)
+    return from_transformers(_config(folder), seed=seed)
 
 
 def _config(model: Any) -> Any:
@@ -123,14 +200,13 @@ def _config(model: Any) -> Any:
         raise FileError(f"{model}: the configuration cannot be read ({first_line(error)})") from error
 
 
-def _split_of(config: Any) -> Callable[[Shell], Family]:
+def _adapter(config: Any) -> Any:
     if config.model_type not in FAMILIES:
         raise SplitError(
             f"model type {config.model_type!r} has no adapter; known are {', '.join(sorted(FAMILIES))}, and "
             "docs/transformers.md says how to add one"
         )
-    found: Callable[[Shell], Family] = importlib.import_module(FAMILIES[config.model_type]).split
-    return found
+    return importlib.import_module(FAMILIES[config.model_type])
 
 
 def _name(config: Any) -> str:
@@ -170,17 +246,20 @@ def _class(config: Any) -> Any:
 
 
 def _adapt(model: Any, lora: Any) -> None:
-    """Put peft's layers in, on the meta device, and leave only them trained in what they adapt."""
+    """Put peft's layers in, on the meta device; of the models that get some, nothing else stays trained."""
     from peft import inject_adapter_in_model
 
     wanted = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    models = [name for name, module in model.named_modules() if name and isinstance(module, PreTrainedModel)]
     inject_adapter_in_model(lora, model, low_cpu_mem_usage=True)
-    language = type(model.get_decoder())
-    path = next(name for name, module in model.named_modules() if type(module) is language)
+    added = [name for name, _ in model.named_parameters() if is_added(name)]
+    # The innermost model that holds an adapted layer.
+    still = {max((path for path in models if name.startswith(f"{path}.")), key=len, default="") for name in added}
+    if type(model.get_decoder()) in {type(model.get_submodule(path)) for path in still}:
+        still.add("lm_head")
     for name, parameter in model.named_parameters():
-        plain = name.replace(".base_layer", "")
-        inside = name.startswith((f"{path}.", "lm_head"))
-        parameter.requires_grad_(is_added(name) or (wanted.get(plain, True) and not inside))
+        inside = any(name.startswith(f"{path}.") for path in still)
+        parameter.requires_grad_(is_added(name) or (wanted.get(name.replace(ADAPTED, ""), True) and not inside))
 
 
 def _refuse_dropout(model: Any) -> None:

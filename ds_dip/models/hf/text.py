@@ -134,7 +134,7 @@ def language(
     table = {"table": f"{path}.embed_tokens"}
     settings: Mapping[str, Any] = {"placeholders": dict(placeholders)}
     head = kinds.head(width.hidden, config.vocab_size)
-    if tied := shell.model.config.tie_word_embeddings:
+    if "lm_head.weight" in (shell.model.all_tied_weights_keys or ()):
         weights = ("table.weight",)
         ends = [
             Part(kinds.text_output(width.hidden), Norm, {"norm": f"{path}.norm"}),
@@ -147,7 +147,6 @@ def language(
         Part(block, Block, {"block": f"{path}.layers.{n}"}, {"rotary": f"{path}.rotary_emb"}, {"field": positions})
         for n in range(depth)
     )
-    assert tied == (shared is not None)
     return Chain("language", (Part(first, Tokens, table, settings=settings, shared=shared), *blocks, *ends),
                  tuple(placeholders))  # fmt: skip
 

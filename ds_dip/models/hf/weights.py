@@ -16,6 +16,8 @@ from ds_dip.files import FileError, read_object
 
 #: What save_pretrained calls the one file of weights, and the list of several.
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+#: The same for diffusers.
+DIFFUSERS = "diffusion_pytorch_model"
 #: More than the list of any model's weights has.
 _MOST_BYTES = 1 << 28
 
@@ -83,6 +85,8 @@ def folder_weights(folder: Path, model: Any) -> FolderWeights:
     Raises FileError where there is none, or where the library would compute a weight from others.
     """
     files = _files(folder)
+    if not hasattr(model, "base_model_prefix"):  # of diffusers, which renames nothing
+        return FolderWeights(folder, {name: (file, name) for name, file in files.items()})
     changes = get_model_conversion_mapping(model)
     renamings = [change for change in changes if isinstance(change, WeightRenaming)]
     converters = [change for change in changes if isinstance(change, WeightConverter)]
@@ -101,16 +105,19 @@ def folder_weights(folder: Path, model: Any) -> FolderWeights:
 
 def _files(folder: Path) -> dict[str, str]:
     """The file of every weight in the folder, by the name that it has there."""
-    if (folder / INDEX).exists():
-        document = read_object(folder / INDEX, "a list of weights", _MOST_BYTES)
+    single, index = SINGLE, INDEX
+    if not (folder / SINGLE).exists() and not (folder / INDEX).exists():
+        single, index = (name.replace("model", DIFFUSERS, 1) for name in (SINGLE, INDEX))
+    if (folder / index).exists():
+        document = read_object(folder / index, "a list of weights", _MOST_BYTES)
         found = document.get("weight_map")
         if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
-            raise FileError(f"{folder / INDEX}: field 'weight_map' is not an object of weight to file")
+            raise FileError(f"{folder / index}: field 'weight_map' is not an object of weight to file")
         outside = next((file for file in found.values() if Path(file).name != file), None)
         if outside is not None:
-            raise FileError(f"{folder / INDEX}: file {outside!r} is not in the folder; name files alone")
+            raise FileError(f"{folder / index}: file {outside!r} is not in the folder; name files alone")
         return found
-    if (folder / SINGLE).exists():
-        with safe_open(folder / SINGLE, framework="pt", device="cpu") as opened:
-            return dict.fromkeys(opened.keys(), SINGLE)
+    if (folder / single).exists():
+        with safe_open(folder / single, framework="pt", device="cpu") as opened:
+            return dict.fromkeys(opened.keys(), single)
     raise FileError(f"{folder} has neither {INDEX} nor {SINGLE}; give a folder that save_pretrained wrote")
