@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -160,14 +160,14 @@ def _make(
             stream.write(first.encode())
             done = 1
         records = islice(source.records(), done - 1, None)
-        rows = measured(records, maker.reader, journal, maker.processor, maker.workers)
-        for number, row in enumerate(rows, start=done):
-            stream.write(json.dumps(row).encode() + b"\n")
-            if number % _FLUSH == 0:
-                journal.flush()
-                stream.flush()
-            if progress is not None:
-                progress(file, number, row["offset"] + row["length"], size)
+        with closing(measured(records, maker.reader, journal, maker.processor, maker.workers)) as rows:
+            for number, row in enumerate(rows, start=done):
+                stream.write(json.dumps(row).encode() + b"\n")
+                if number % _FLUSH == 0:
+                    journal.flush()
+                    stream.flush()
+                if progress is not None:
+                    progress(file, number, row["offset"] + row["length"], size)
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(part, path)
