@@ -194,11 +194,11 @@ def row_of(record: Record | Problem, reader: Reader, journal: MediaJournal, proc
 
 def _shallow(value: Any) -> dict[str, Any]:
     """A value's fields; ``asdict`` copies all that is in them, which takes as long as reading a header."""
-    return {name: getattr(value, name) for name in _names(type(value))}
+    return {name: getattr(value, name) for name in _names(value.__class__)}
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:
+def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
