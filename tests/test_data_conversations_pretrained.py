@@ -61,7 +61,7 @@ def test_real_conversations(tmp_path: Path, folders: dict[str, str], family: str
 
 
 @given(SIDES, SIDES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
 def test_qwens_grid_is_the_librarys(families: dict[str, Any], width: int, height: int) -> None:
     family: QwenVL = families["qwen2_5_vl"]
     made = family._image([Image.new("RGB", (width, height))], return_tensors="np")
@@ -72,7 +72,7 @@ def test_qwens_grid_is_the_librarys(families: dict[str, Any], width: int, height
 
 
 @given(SIDES, SIDES, st.booleans())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
 def test_llavas_tiles_are_the_librarys(families: dict[str, Any], width: int, height: int, several: bool) -> None:
     import torch
     from transformers import LlavaOnevisionModel

@@ -14,7 +14,7 @@ from deepspeed.runtime.config import DeepSpeedConfig
 
 from ds_dip.config import ConfigError, DIPConfig, read_config
 from ds_dip.costs.strategies import STRATEGIES
-from ds_dip.data import Dataset, DatasetReference, Sampler
+from ds_dip.data import Dataset, DatasetReference, order_of
 from ds_dip.files import FileError, read_object
 from ds_dip.planner import PlanSource
 from ds_dip.runtime.engine import DIPEngine
@@ -91,7 +91,7 @@ def initialize(
     settings = _settings(document, model)
     _refuse_interval(dip, settings, model)
     dataset = training_data.open()
-    Sampler(len(dataset), settings.train_batch_size)  # refuses on every rank what the leaders' samplers would
+    order_of(dataset, settings.train_batch_size)  # refuses on every rank what the leaders' samplers would
 
     recorder = make_recorder(dip, model)
 

@@ -58,6 +58,8 @@ class Settings(_Strict):
     problems: Policy = "error"
     index: str | None = None
     check_media: bool = True
+    workers: Annotated[int, Field(ge=0, le=64)] = 2
+    ahead: Annotated[int, Field(ge=1)] = 256
 
 
 def read_settings(options: dict[str, Any]) -> Settings:
