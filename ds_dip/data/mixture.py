@@ -68,6 +68,11 @@ class Mixture:
             raise ValueError(f"sample {sample!r} is of no part of the mixture: {', '.join(self._names)}")
         return self._parts[self._names.index(name)].load(own, fields)
 
+    @property
+    def digest(self) -> str:
+        """Those of its parts."""
+        return " ".join(str(getattr(part, "digest", "")) for part in self._parts)
+
     def ahead(self, samples: Sequence[str], fields: Sequence[str]) -> None:
         """Hand on what will be loaded to the parts that load ahead."""
         for name, part in zip(self._names, self._parts, strict=True):

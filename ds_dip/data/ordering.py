@@ -84,6 +84,11 @@ class Ordered:
         """See Dataset."""
         return self._dataset.load(sample, fields)
 
+    @property
+    def digest(self) -> str:
+        """That of the dataset in it."""
+        return str(getattr(self._dataset, "digest", ""))
+
     def ahead(self, samples: Sequence[str], fields: Sequence[str]) -> None:
         """Hand on what will be loaded to a dataset that loads ahead."""
         announce(self._dataset, samples, fields)

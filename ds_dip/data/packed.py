@@ -90,6 +90,11 @@ class Packed:
                 found[name] += loaded[name]
         return found
 
+    @property
+    def digest(self) -> str:
+        """That of the dataset in it."""
+        return str(getattr(self._dataset, "digest", ""))
+
     def ahead(self, samples: Sequence[str], fields: Sequence[str]) -> None:
         """Hand on what will be loaded to a dataset that loads ahead."""
         packs = [self._packs[int(sample.rpartition("-")[2])] for sample in samples]
