@@ -33,7 +33,7 @@ class PretrainedProcessor:
     Raises ValueError or FileError, one sentence, for a folder that is none of a model known here.
     """
 
-    def __init__(self, folder: str, frames: Frames | None = None, encoders: Sequence[str] = ("vision",)) -> None:
+    def __init__(self, folder: str, frames: Frames | None = None, encoders: Sequence[str] | None = None) -> None:
         config = read_object(Path(folder, "config.json"), "a model's configuration", _MOST)
         kind = str(config.get("model_type"))
         make = FAMILIES.get(kind, TEXT)
@@ -44,7 +44,7 @@ class PretrainedProcessor:
             )
         self._tokenizer = tokenizer_of(folder)
         self._family: Family = make(folder, config, self._tokenizer, Frames() if frames is None else frames)
-        self._encoders = tuple(encoders)
+        self._encoders = self._family.encoders if encoders is None else tuple(encoders)
         if self._tokenizer.chat_template is None:
             raise ValueError(f"{folder}: has no chat template; give one as chat_template.jinja")
         self._chat = TemplateChat(self._tokenizer, self._family.marks, structured=bool(self._family.marks))

@@ -40,7 +40,7 @@ class ProcessorSettings(_Strict):
     pretrained: str | None = None
     model: str | None = None
     tokenizer: str | None = None
-    encoders: tuple[str, ...] = ("vision",)
+    encoders: tuple[str, ...] | None = None
     frames: FrameSettings = FrameSettings()
 
 
