@@ -16,9 +16,10 @@ from ds_dip.data.conversations import Conversations
 from ds_dip.data.conversations.conversation import Media
 from ds_dip.data.conversations.decode import audio as audio_of
 from ds_dip.data.conversations.decode import image, samples_at
-from ds_dip.data.conversations.families import LlavaOnevision, QwenVL
 from ds_dip.data.conversations.headers import Facts, facts_of
+from ds_dip.data.conversations.llava_onevision import LlavaOnevision
 from ds_dip.data.conversations.pretrained import PretrainedProcessor
+from ds_dip.data.conversations.qwen_vl import QwenVL
 from tests.media_cases import DEMO, Image, asked, film, lines, picture, sound
 from tests.pretrained_cases import AUDIO, IMAGE, VIDEO, audio_folder, llava_folder, qwen_folder, text_folder
 
