@@ -93,3 +93,17 @@ def audio_folder(folder: Path) -> str:
 
     config = {"model_type": "qwen2_audio", "audio_token_id": AUDIO, "audio_config": {}}
     return saved(folder, config, QWEN, WhisperFeatureExtractor(feature_size=8, chunk_length=6))
+
+
+def internvl_folder(folder: Path) -> str:
+    """InternVL: tiles of 28 pixels in patches of 7, four tokens each, at most four of them and the whole."""
+    from transformers import GotOcr2ImageProcessorPil
+
+    processor = GotOcr2ImageProcessorPil(size={"height": 28, "width": 28}, max_patches=4)
+    config = {"model_type": "internvl", "image_token_id": IMAGE, "vision_config": {"patch_size": [7, 7]}}
+    path = saved(folder, config, QWEN, processor)
+    named = {"start_image_token": SPECIAL[3], "end_image_token": SPECIAL[4], "context_image_token": SPECIAL[5],
+             "video_token": SPECIAL[6]}  # fmt: skip
+    settings = folder / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"extra_special_tokens": named}))
+    return path

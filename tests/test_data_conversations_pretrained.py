@@ -21,10 +21,19 @@ from ds_dip.data.conversations.llava_onevision import LlavaOnevision
 from ds_dip.data.conversations.pretrained import PretrainedProcessor
 from ds_dip.data.conversations.qwen_vl import QwenVL
 from tests.media_cases import DEMO, Image, asked, film, lines, picture, sound
-from tests.pretrained_cases import AUDIO, IMAGE, VIDEO, audio_folder, llava_folder, qwen_folder, text_folder
+from tests.pretrained_cases import (
+    AUDIO,
+    IMAGE,
+    VIDEO,
+    audio_folder,
+    internvl_folder,
+    llava_folder,
+    qwen_folder,
+    text_folder,
+)
 
-FOLDERS = {"qwen2_5_vl": qwen_folder, "llava_onevision": llava_folder}
-FIELDS = {"qwen2_5_vl": ["pixels", "places"], "llava_onevision": ["pixels", "layout"]}
+FOLDERS = {"qwen2_5_vl": qwen_folder, "llava_onevision": llava_folder, "internvl": internvl_folder}
+FIELDS = {"qwen2_5_vl": ["pixels", "places"], "llava_onevision": ["pixels", "layout"], "internvl": ["pixels"]}
 SIDES = st.integers(1, 90)
 
 
@@ -91,6 +100,20 @@ def test_llavas_tiles_are_the_librarys(families: dict[str, Any], width: int, hei
         library, [torch.zeros(len(tiles), 16, 2)], [(height, width)], torch.zeros(2), "anyres_max_9"
     )
     assert place.merged == (len(rows),)
+
+
+@given(SIDES, SIDES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
+def test_internvls_tiles_are_the_librarys(families: dict[str, Any], width: int, height: int) -> None:
+    from transformers import InternVLProcessor
+
+    family = families["internvl"]
+    made = family._image([Image.new("RGB", (width, height))], crop_to_patches=True)
+    place = family.place(Facts("image", width, height), several=False)
+    assert place.patches == (17 * made["num_patches"][0],)
+    named = {"start_image_token": "<|vision_start|>", "end_image_token": "<|vision_end|>",
+             "image_token": "<|image_pad|>", "image_seq_length": 4}  # fmt: skip
+    assert place.text == InternVLProcessor.replace_image_token(type("Library", (), named), made, 0)
 
 
 def test_pixels_of_an_image_are_the_librarys(tmp_path: Path, folders: dict[str, str], families: dict[str, Any]) -> None:

@@ -96,6 +96,7 @@ class TextFamily:
 FAMILIES: Mapping[str, tuple[str, str]] = {
     "qwen2_5_vl": ("ds_dip.data.conversations.qwen_vl", "QwenVL"),
     "llava_onevision": ("ds_dip.data.conversations.llava_onevision", "LlavaOnevision"),
+    "internvl": ("ds_dip.data.conversations.internvl", "InternVL"),
     "qwen2_audio": ("ds_dip.data.conversations.qwen2_audio", "Qwen2Audio"),
 }
 
