@@ -11,12 +11,13 @@ import pytest
 pytest.importorskip("transformers", reason="install the extra hf")
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
-           "<|video_pad|>"]  # fmt: skip
-IMAGE, VIDEO = 261, 262
+           "<|video_pad|>", "<|AUDIO|>"]  # fmt: skip
+IMAGE, VIDEO, AUDIO = 261, 262, 263
 #: Qwen's, shortened.
 QWEN = """{% for m in messages %}<|im_start|>{{ m['role'] }}
 {% if m['content'] is string %}{{ m['content'] }}{% else %}{% for p in m['content'] %}{% if p['type'] == 'image' %}\
-<|vision_start|><|image_pad|><|vision_end|>{% elif p['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>\
+<|vision_start|><|image_pad|><|vision_end|>{% elif p['type'] == 'audio' %}<|AUDIO|>\
+{% elif p['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>\
 {% else %}{{ p['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
@@ -84,3 +85,25 @@ def llava_folder(folder: Path) -> str:
     config = {"model_type": "llava_onevision", "image_token_id": IMAGE, "video_token_id": VIDEO,
               "vision_aspect_ratio": "anyres_max_9", "vision_config": {"patch_size": 7, "image_size": 28}}  # fmt: skip
     return saved(folder, config, LLAVA, processor)
+
+
+def audio_folder(folder: Path) -> str:
+    """Qwen2-Audio: 8 bins, sounds of at most 6 seconds."""
+    from transformers import WhisperFeatureExtractor
+
+    config = {"model_type": "qwen2_audio", "audio_token_id": AUDIO, "audio_config": {}}
+    return saved(folder, config, QWEN, WhisperFeatureExtractor(feature_size=8, chunk_length=6))
+
+
+def internvl_folder(folder: Path) -> str:
+    """InternVL: tiles of 28 pixels in patches of 7, four tokens each, at most four of them and the whole."""
+    from transformers import GotOcr2ImageProcessorPil
+
+    processor = GotOcr2ImageProcessorPil(size={"height": 28, "width": 28}, max_patches=4)
+    config = {"model_type": "internvl", "image_token_id": IMAGE, "vision_config": {"patch_size": [7, 7]}}
+    path = saved(folder, config, QWEN, processor)
+    named = {"start_image_token": SPECIAL[3], "end_image_token": SPECIAL[4], "context_image_token": SPECIAL[5],
+             "video_token": SPECIAL[6]}  # fmt: skip
+    settings = folder / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"extra_special_tokens": named}))
+    return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.data.conversations.chat import ByteChat, TemplateChat
@@ -62,6 +62,7 @@ def test_media_are_told_in_the_order_of_the_template() -> None:
     assert chat("llava").order(Conversation(TALK.turns[:3])) == [0]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(TEXT, st.integers(0, 2), TEXT, st.booleans()), min_size=1, max_size=4), st.integers(0, 5))
 def test_whatever_is_said_is_learned_and_nothing_else(talk: list[tuple[str, int, str, bool]], size: int) -> None:
     turns = []

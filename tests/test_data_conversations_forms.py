@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.data.conversations.conversation import Conversation, Media, RecordError, Turn
@@ -106,6 +106,7 @@ def test_every_form_says_the_same(form: str) -> None:
 PIECES = st.lists(st.sampled_from(["<image>", "<video>", "<audio>", "a", " b", "é"]), min_size=1)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(PIECES, st.text("xyz", min_size=1)), min_size=1, max_size=4))
 def test_media_are_where_their_places_are(asked: list[tuple[list[str], str]]) -> None:
     record: dict[str, Any] = {"messages": [], "images": [], "videos": [], "audios": []}

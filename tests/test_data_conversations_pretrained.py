@@ -14,15 +14,26 @@ from hypothesis import strategies as st
 from ds_dip.data import collate
 from ds_dip.data.conversations import Conversations
 from ds_dip.data.conversations.conversation import Media
-from ds_dip.data.conversations.decode import image
-from ds_dip.data.conversations.families import LlavaOnevision, QwenVL
-from ds_dip.data.conversations.headers import Facts
+from ds_dip.data.conversations.decode import audio as audio_of
+from ds_dip.data.conversations.decode import image, samples_at
+from ds_dip.data.conversations.headers import Facts, facts_of
+from ds_dip.data.conversations.llava_onevision import LlavaOnevision
 from ds_dip.data.conversations.pretrained import PretrainedProcessor
+from ds_dip.data.conversations.qwen_vl import QwenVL
 from tests.media_cases import DEMO, Image, asked, film, lines, picture, sound
-from tests.pretrained_cases import IMAGE, VIDEO, llava_folder, qwen_folder, text_folder
+from tests.pretrained_cases import (
+    AUDIO,
+    IMAGE,
+    VIDEO,
+    audio_folder,
+    internvl_folder,
+    llava_folder,
+    qwen_folder,
+    text_folder,
+)
 
-FOLDERS = {"qwen2_5_vl": qwen_folder, "llava_onevision": llava_folder}
-FIELDS = {"qwen2_5_vl": ["pixels", "places"], "llava_onevision": ["pixels", "layout"]}
+FOLDERS = {"qwen2_5_vl": qwen_folder, "llava_onevision": llava_folder, "internvl": internvl_folder}
+FIELDS = {"qwen2_5_vl": ["pixels", "places"], "llava_onevision": ["pixels", "layout"], "internvl": ["pixels"]}
 SIDES = st.integers(1, 90)
 
 
@@ -61,7 +72,7 @@ def test_real_conversations(tmp_path: Path, folders: dict[str, str], family: str
 
 
 @given(SIDES, SIDES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
 def test_qwens_grid_is_the_librarys(families: dict[str, Any], width: int, height: int) -> None:
     family: QwenVL = families["qwen2_5_vl"]
     made = family._image([Image.new("RGB", (width, height))], return_tensors="np")
@@ -72,7 +83,7 @@ def test_qwens_grid_is_the_librarys(families: dict[str, Any], width: int, height
 
 
 @given(SIDES, SIDES, st.booleans())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
 def test_llavas_tiles_are_the_librarys(families: dict[str, Any], width: int, height: int, several: bool) -> None:
     import torch
     from transformers import LlavaOnevisionModel
@@ -89,6 +100,20 @@ def test_llavas_tiles_are_the_librarys(families: dict[str, Any], width: int, hei
         library, [torch.zeros(len(tiles), 16, 2)], [(height, width)], torch.zeros(2), "anyres_max_9"
     )
     assert place.merged == (len(rows),)
+
+
+@given(SIDES, SIDES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
+def test_internvls_tiles_are_the_librarys(families: dict[str, Any], width: int, height: int) -> None:
+    from transformers import InternVLProcessor
+
+    family = families["internvl"]
+    made = family._image([Image.new("RGB", (width, height))], crop_to_patches=True)
+    place = family.place(Facts("image", width, height), several=False)
+    assert place.patches == (17 * made["num_patches"][0],)
+    named = {"start_image_token": "<|vision_start|>", "end_image_token": "<|vision_end|>",
+             "image_token": "<|image_pad|>", "image_seq_length": 4}  # fmt: skip
+    assert place.text == InternVLProcessor.replace_image_token(type("Library", (), named), made, 0)
 
 
 def test_pixels_of_an_image_are_the_librarys(tmp_path: Path, folders: dict[str, str], families: dict[str, Any]) -> None:
@@ -148,6 +173,55 @@ def test_what_a_model_does_not_take_is_a_problem(tmp_path: Path, folders: dict[s
         "the model's processor refuses its media (absolute aspect ratio mus",
         "has a medium of kind audio, which the model does not take; leave i",
     ]
+
+
+@given(st.integers(2000, 96000), st.sampled_from([8000, 16000, 44100]))
+@settings(max_examples=15, deadline=None)
+def test_a_sounds_rows_are_the_librarys(audio: Any, frames: int, rate: int) -> None:
+    from transformers import Qwen2AudioProcessor
+
+    facts = Facts("audio", frames=frames, seconds=frames / rate, rate=float(rate), channels=1)
+    samples = samples_at(facts, 16000)
+    if samples > 96000:
+        with pytest.raises(ValueError, match="the encoder hears 6"):
+            audio.place(facts, several=False)
+        return
+    library = type("Library", (), {"feature_extractor": audio._extractor, "audio_token": "<|AUDIO|>"})()
+    library.replace_audio_token = lambda *given, **named: Qwen2AudioProcessor.replace_audio_token(
+        library, *given, **named
+    )
+    library.feature_extractor.fetch_audio = lambda own: own
+    inputs, (text,) = Qwen2AudioProcessor._process_audio(library, [np.zeros(samples, np.float32)], sampling_rate=16000)
+    place = audio.place(facts, several=False)
+    assert place.text == text
+    assert place.patches == ((int(np.sum(inputs["feature_attention_mask"])) - 1) // 2 + 1,)
+
+
+@pytest.fixture(scope="module")
+def audio(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return PretrainedProcessor(audio_folder(tmp_path_factory.mktemp("audio")))._family
+
+
+def test_real_sounds(tmp_path: Path, audio: Any) -> None:
+    dataset = opened(tmp_path, str(DEMO / "mllm_audio_demo.json"), audio_folder(tmp_path / "audio"))
+    assert len(dataset) == 3
+    for index in range(3):
+        metadata = dataset.metadata(index)
+        assert set(metadata.modules) == {"audio", "language"}
+        mel = collate(dataset, [metadata], "audio", ["mel"], 0, 1)["mel"]
+        tokens = collate(dataset, [metadata], "language", ["tokens", "labels"], 0, 1)["tokens"]
+        assert mel.shape[1] == 24
+        assert int((tokens == AUDIO).sum()) == metadata.merged["audio"][0]
+        # Of every row its two frames, and the first one of the next row.
+        assert (mel[:-1, 16:] == mel[1:, :8]).all()
+        made = audio._extractor(decoded(index), sampling_rate=16000, return_tensors="np")
+        frames = made["input_features"][0].T
+        assert (mel[:, :16].reshape(-1, 8) == frames[: 2 * len(mel)]).all()
+
+
+def decoded(index: int) -> np.ndarray:
+    media = Media("audio", "", str(DEMO / "mllm_demo_data" / ("1.mp3", "2.wav", "3.flac")[index]))
+    return audio_of(media, 16000, facts_of(media))
 
 
 def test_text_alone(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.data.conversations import records as module
@@ -27,6 +27,7 @@ def told(path: Path) -> list[str | int]:
     return [f"{r.place.line}: {r.sentence}" if isinstance(r, Problem) else r.place.line for r in read_json(path)]
 
 
+@settings(deadline=None)
 @given(
     RECORDS,
     st.sampled_from([None, 0, 2]),

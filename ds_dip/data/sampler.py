@@ -38,10 +38,11 @@ class Sampler:
         if step < 0:
             raise ValueError(f"step is {step}, expected a whole number of at least 0")
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = _order(self.samples, self.seed, epoch)
+        order = epoch_order(self.samples, self.seed, epoch)
         return [int(index) for index in order[place * self.batch_size : (place + 1) * self.batch_size]]
 
 
-@lru_cache(maxsize=4)
-def _order(samples: int, seed: int, epoch: int) -> np.ndarray:
+@lru_cache(maxsize=16)
+def epoch_order(samples: int, seed: int, epoch: int) -> np.ndarray:
+    """Indices of a dataset in the order of an epoch."""
     return np.random.default_rng([seed, epoch]).permutation(samples)

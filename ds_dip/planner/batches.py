@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ds_dip.costs.model import CostModel, module_seconds
-from ds_dip.data import Dataset, SampleMetadata, Sampler
+from ds_dip.data import Dataset, SampleMetadata, order_of
 from ds_dip.files import first_line
 from ds_dip.models.spec import Sizes
 from ds_dip.planner.settings import PlannerSettings
@@ -34,7 +34,7 @@ class Batches:
 
     def __init__(self, settings: PlannerSettings, dataset: Dataset, costs: CostModel) -> None:
         self._settings, self._dataset, self._costs = settings, dataset, costs
-        self._sampler = Sampler(len(dataset), settings.batch_size, settings.seed)
+        self._order = order_of(dataset, settings.batch_size, settings.seed)
         self._loads: dict[tuple[object, ...], Load] = {}
         limits = [own for own in settings.memory_capacity or () if own is not None]
         self._capacity = min(limits) if limits else None
@@ -43,7 +43,7 @@ class Batches:
 
     def samples(self, step: int) -> list[SampleMetadata]:
         """The global batch of a training step, in the sampler's order; PlanningError where metadata cannot be read."""
-        return [self._metadata(index) for index in self._sampler.indices(step)]
+        return [self._metadata(index) for index in self._order.indices(step)]
 
     def of(self, step: int) -> Batch:
         """This replica's batch of a training step; PlanningError where it cannot be made."""
@@ -75,7 +75,7 @@ class Batches:
         except Exception as error:
             raise PlanningError(
                 f"the dataset raised {type(error).__name__} ({first_line(error)}) for the metadata of sample {index} "
-                f"of {self._sampler.samples}; make metadata() answer for every index below the dataset's length"
+                f"of {self._order.samples}; make metadata() answer for every index below the dataset's length"
             ) from error
 
     def _load(self, sample: SampleMetadata) -> Load:

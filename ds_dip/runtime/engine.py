@@ -20,9 +20,10 @@ from torch.distributed.distributed_c10d import _get_default_store
 from typing_extensions import Self
 
 from ds_dip.config import DIPConfig
-from ds_dip.data import Dataset, SampleMetadata, Sampler
+from ds_dip.data import Dataset, Order, SampleMetadata, order_of
 from ds_dip.models.context import Context
 from ds_dip.models.partition import Chunk
+from ds_dip.models.spec import fields_of
 from ds_dip.planner import PlanSource, StepPlan
 from ds_dip.planner.recorder import Recorder
 from ds_dip.programs.program import Instruction
@@ -66,6 +67,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
         self.plan: StepPlan | None = None
         self.measured: Measured | None = None
         self._asked = (0.0, 0.0)
+        self._order: tuple[int, Order] | None = None
         self._stop = self._stopping = 0
         self.module: DIPModule
         model, partition = self.module.model, self.module.partition
@@ -77,7 +79,14 @@ class DIPEngine(Checkpoints, ReducingEngine):
         if dip.split_backward is not None:
             let_put_off(self.module)
         self._finite = FiniteCheck([module.name for module in model.modules])
-        self._feed = Feed(model, torch.device(self.device), self.dtype_of)
+        layers = [
+            layer
+            for module in model.modules
+            for chunk in partition.of(module.name)
+            if chunk.rank == self.stage_id
+            for layer in module.layers[chunk.start : chunk.stop]
+        ]
+        self._feed = Feed(model, torch.device(self.device), self.dtype_of, fields_of(layers))
         self._links = LinkTransport(
             links_of(model, partition),
             replicas,
@@ -183,7 +192,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
         """Raise, on every rank, what the leader's sampler would, and where nobody could plan other batches."""
         if self._replan is None:
             raise ValueError("this engine was made with its plans, whose batches have one size; use initialize()")
-        Sampler(len(self.dataset), batch_size)
+        order_of(self.dataset, batch_size)
 
     def _plan_anew(self) -> None:
         assert self._replan is not None
@@ -216,7 +225,8 @@ class DIPEngine(Checkpoints, ReducingEngine):
         rows: dict[str, torch.Tensor] = {}
         for index, output in self._executor.logits.items():
             microbatch = plan.batch.microbatches[index]
-            parts = torch.split(output, list(microbatch.sizes[self.module.model.loss_module].tokens))
+            module = self.module.model.loss_module
+            parts = torch.split(output, [sum(sample.modules[module]) for sample in microbatch.samples])
             rows.update({sample.id: part for sample, part in zip(microbatch.samples, parts, strict=True)})
         return rows
 
@@ -243,13 +253,34 @@ class DIPEngine(Checkpoints, ReducingEngine):
 
     def _exec_schedule(self, pipe_schedule: ProgramSchedule) -> None:
         assert self.plan is not None
-        self._run(self.plan, pipe_schedule, self.dataset)
+        self._run(self.plan, pipe_schedule, self.dataset, following=self._following())
 
-    def _run(self, plan: StepPlan, steps: ProgramSchedule, dataset: Dataset, keep_logits: bool = False) -> None:
+    def _following(self) -> list[str]:
+        """The next step's samples, for a dataset that loads ahead; among several replicas nobody knows whose."""
+        if self.grid.data_parallel_size > 1 or not hasattr(self.dataset, "ahead"):
+            return []
+        size = self.train_batch_size()
+        if self._order is None or self._order[0] != size:
+            self._order = size, order_of(self.dataset, size, self.dip.planner.seed)
+        return [self.dataset.metadata(index).id for index in self._order[1].indices(self.global_steps + 1)]
+
+    @property
+    def loading_seconds(self) -> float:
+        """What this rank waited for data in the last batch, copies to the device included."""
+        return self._feed.seconds
+
+    def _run(
+        self,
+        plan: StepPlan,
+        steps: ProgramSchedule,
+        dataset: Dataset,
+        keep_logits: bool = False,
+        following: Sequence[str] = (),
+    ) -> None:
         """Run a plan's program of this rank; afterwards ``total_loss`` is what DeepSpeed's aggregation expects."""
         self._links.step = plan.step
         self._finite.begin()
-        self._feed.begin(dataset, plan.batch)
+        self._feed.begin(dataset, plan.batch, following)
         replicas = self.grid.data_parallel_size
         # DeepSpeed divides by the accumulation steps and averages over replicas.
         self._loss_scale = self.gradient_accumulation_steps() * replicas / plan.batch.loss_count
@@ -286,6 +317,8 @@ class DIPEngine(Checkpoints, ReducingEngine):
         if self.recorder is not None:
             self.recorder.close()
         self._links.close()
+        if (close := getattr(self.dataset, "close", None)) is not None:
+            close()
 
     def release(self) -> None:
         """Drop what holds process groups and hooks, so that it is gone before the interpreter ends."""

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from ds_dip.data import Dataset, collate, content_hash
+from ds_dip.data.ahead import announce
 from ds_dip.models.spec import Model, fields_of
 from ds_dip.planning.batch import Batch, Microbatch
 
 
 class Feed:
-    """Fields of a batch's samples as tensors on the device; ``dtype`` turns a spec's dtype name into torch's."""
+    """Fields of a batch's samples as tensors on the device; ``dtype`` turns a spec's dtype name into torch's.
 
-    def __init__(self, model: Model, device: torch.device, dtype: Callable[[str], torch.dtype]) -> None:
+    ``own`` are the fields that this rank's chunks read; ``seconds`` is what loading took of the batch under way.
+    """
+
+    def __init__(
+        self, model: Model, device: torch.device, dtype: Callable[[str], torch.dtype], own: Sequence[str] = ()
+    ) -> None:
         self._fields = fields_of([layer for module in model.modules for layer in module.layers])
         self._device, self._dtype = device, dtype
         self._dataset: Dataset | None = None
         self._batch: Batch | None = None
         self._hashes: dict[int, int] = {}
+        self._own, self.seconds = tuple(own), 0.0
 
-    def begin(self, dataset: Dataset, batch: Batch) -> None:
-        """Load from this dataset from now on; ``batch`` is what ``content`` counts its microbatches in."""
-        self._dataset, self._batch, self._hashes = dataset, batch, {}
+    def begin(self, dataset: Dataset, batch: Batch, following: Sequence[str] = ()) -> None:
+        """Load from this dataset from now on; ``batch`` is what ``content`` counts its microbatches in.
+
+        A dataset that loads ahead is told of the batch's samples and of those that ``following`` names after them.
+        """
+        self._dataset, self._batch, self._hashes, self.seconds = dataset, batch, {}, 0.0
+        samples = [sample.id for microbatch in batch.microbatches for sample in microbatch.samples]
+        announce(dataset, [*samples, *following], self._own)
 
     def load(
         self, microbatch: Microbatch, module: str, fields: tuple[str, ...], start: int, stop: int
@@ -33,10 +46,12 @@ class Feed:
         Raises ValueError where what is loaded does not agree with the metadata.
         """
         assert self._dataset is not None
+        began = time.monotonic()
         tensors = {}
         for name, array in collate(self._dataset, microbatch.samples, module, fields, start, stop).items():
             tensor = torch.from_numpy(array).to(self._device, non_blocking=True)
             tensors[name] = tensor.to(self._dtype("compute")) if tensor.is_floating_point() else tensor
+        self.seconds += time.monotonic() - began
         return tensors
 
     def content(self, microbatch: int) -> int:

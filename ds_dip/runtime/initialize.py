@@ -14,15 +14,18 @@ from deepspeed.runtime.config import DeepSpeedConfig
 
 from ds_dip.config import ConfigError, DIPConfig, read_config
 from ds_dip.costs.strategies import STRATEGIES
-from ds_dip.data import Dataset, DatasetReference, Sampler
+from ds_dip.data import Dataset, DatasetReference, order_of
 from ds_dip.files import FileError, read_object
 from ds_dip.planner import PlanSource
+from ds_dip.planner.codec import Codec
 from ds_dip.runtime.engine import DIPEngine
+from ds_dip.runtime.exchange import gather
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.peers import set_deadline
 from ds_dip.runtime.plans import make_plans, make_recorder
 from ds_dip.unsupported import refuse_unsupported
 
+_DIGEST: Codec[str] = Codec(str, "a dataset's digest")
 #: More than any configuration has.
 _MOST_BYTES = 1 << 24
 
@@ -91,7 +94,8 @@ def initialize(
     settings = _settings(document, model)
     _refuse_interval(dip, settings, model)
     dataset = training_data.open()
-    Sampler(len(dataset), settings.train_batch_size)  # refuses on every rank what the leaders' samplers would
+    order_of(dataset, settings.train_batch_size)  # refuses on every rank what the leaders' samplers would
+    _refuse_unlike(dataset)
 
     recorder = make_recorder(dip, model)
 
@@ -120,6 +124,17 @@ def initialize(
         lr_scheduler=lr_scheduler,
     )
     return engine, engine.optimizer, None, engine.lr_scheduler
+
+
+def _refuse_unlike(dataset: Dataset) -> None:
+    """Raise the same ValueError on every rank where ranks see other samples: one whose dataset has a ``digest``."""
+    digests = gather(_DIGEST, str(getattr(dataset, "digest", "")))
+    unlike = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if unlike:
+        raise ValueError(
+            f"rank {unlike[0]} finds other samples in the dataset than rank 0: have all ranks read the same files and "
+            "the same index"
+        )
 
 
 def make_engine(

@@ -85,7 +85,7 @@ def alone(model: Any, dataset: Any, samples: Sequence[SampleMetadata]) -> tuple[
     assert context is not None
     logits = x[model.loss_module]
     loss = ds_dip.token_cross_entropy(logits, context) / sum(sample.loss_tokens for sample in samples)
-    rows = logits.split([sample.modules[model.loss_module][0] for sample in samples])
+    rows = logits.split([sum(sample.modules[model.loss_module]) for sample in samples])
     return float(loss), {sample.id: part for sample, part in zip(samples, rows, strict=True)}
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from ds_dip.data.conversations.conversation import Conversation, Kind, Media, RecordError, Turn
 from ds_dip.files import first_line
 
+_CONTROL = bytes(byte for byte in range(32) if byte not in b"\t\n")
 #: A learned answer and where it lies in the text, as characters.
 Span = tuple[int, int]
 
@@ -61,7 +62,7 @@ class ByteChat:
 
 
 def _plain(text: str) -> bytes:
-    return bytes(byte for byte in text.encode() if byte >= 32 or byte in b"\t\n")
+    return text.encode().translate(None, delete=_CONTROL)
 
 
 class TemplateChat:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ds_dip.data.ahead import Ahead
 from ds_dip.data.conversations.conversation import RecordError
 from ds_dip.data.conversations.forms import Reading
 from ds_dip.data.conversations.headers import Limits, MediaError, facts_of
@@ -60,6 +61,7 @@ class Conversations:
         self._reader = _reader(self.settings, self._files)
         self._rows = self._open(progress)
         self._index = self._chosen()
+        self._ahead = Ahead(self._load, self.settings.workers, self.settings.ahead)
 
     def _open(self, progress: Progress | None) -> list[Rows]:
         settings = self.settings
@@ -67,7 +69,7 @@ class Conversations:
         described = {
             "processor": self.processor.fingerprint,
             "options": settings.model_dump(
-                mode="json", exclude={"files", "processor", "problems", "index", "check_media"}
+                mode="json", exclude={"files", "processor", "problems", "index", "check_media", "workers", "ahead"}
             ),
             "root": str(self._reader.places.root),
         }
@@ -161,11 +163,22 @@ class Conversations:
         return SampleMetadata(id, modules, row["loss_tokens"], merged)
 
     def load(self, sample: str, fields: Sequence[str]) -> Mapping[str, list[np.ndarray]]:
-        """The fields of a sample; see the processor for what they hold.
+        """The fields of a sample; see the processor for what they hold. What was announced is loaded already.
 
         Raises ValueError for a sample of another dataset, an unknown field, and for what has changed since the index
         was made or cannot be decoded, with file and line.
         """
+        return self._ahead.load(sample, fields)
+
+    def ahead(self, samples: Sequence[str], fields: Sequence[str]) -> None:
+        """These samples will be loaded soon, in this order: threads load them from now on."""
+        self._ahead.announce(samples, fields)
+
+    def close(self) -> None:
+        """Load nothing ahead any more."""
+        self._ahead.close()
+
+    def _load(self, sample: str, fields: Sequence[str]) -> Mapping[str, list[np.ndarray]]:
         file, number = self._found(sample)
         row = self._rows[file][number]
         path = self._files[file]

@@ -147,6 +147,10 @@ class _Listed:
 
 def media_of(kind: Kind, value: object) -> Media:
     """A medium by what a record gives for it: a path, a data URL, bytes, or an object with one of them."""
+    if isinstance(value, Media):
+        if value.kind != kind:
+            raise RecordError(f"gives the {value.kind} {shown(value.source)} for a medium, expected one of kind {kind}")
+        return value
     if isinstance(value, Mapping):
         content = value.get("bytes")
         if isinstance(content, bytes):

@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -34,7 +34,7 @@ _FLUSH = 512
 #: Seconds that a process waits for another one that makes the index.
 WAIT_S = 3600.0
 _POLL_S = 0.2
-#: What is told of progress: the file, records done, bytes done and bytes of the file.
+#: What is told of progress: the file, records done, and how much of how much of it is read.
 Progress = Callable[[Path, int, int, int], None]
 
 
@@ -153,20 +153,21 @@ def _make(
     part = path.with_suffix(".part")
     first = json.dumps(whole) + "\n"
     done = 0 if anew else _done(part, first)
-    size = whole["content"]["bytes"]
+    source = source_of(file)
+    size = source.total()
     with open(part, "ab" if done else "wb") as stream:
         if not done:
             stream.write(first.encode())
             done = 1
-        records = islice(source_of(file).records(), done - 1, None)
-        rows = measured(records, maker.reader, journal, maker.processor, maker.workers)
-        for number, row in enumerate(rows, start=done):
-            stream.write(json.dumps(row).encode() + b"\n")
-            if number % _FLUSH == 0:
-                journal.flush()
-                stream.flush()
-            if progress is not None:
-                progress(file, number, row["offset"] + row["length"], size)
+        records = islice(source.records(), done - 1, None)
+        with closing(measured(records, maker.reader, journal, maker.processor, maker.workers)) as rows:
+            for number, row in enumerate(rows, start=done):
+                stream.write(json.dumps(row).encode() + b"\n")
+                if number % _FLUSH == 0:
+                    journal.flush()
+                    stream.flush()
+                if progress is not None:
+                    progress(file, number, row["offset"] + row["length"], size)
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(part, path)

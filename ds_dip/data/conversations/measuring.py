@@ -6,9 +6,10 @@ import json
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -83,7 +84,7 @@ class MediaJournal:
         if entry is None or (entry["bytes"], entry["mtime_ns"]) != (size, mtime):
             entry = {"kind": media.kind, "path": media.path, "span": key[2:], "bytes": size, "mtime_ns": mtime}
             try:
-                entry["facts"] = asdict(self._look(media))
+                entry["facts"] = _shallow(self._look(media))
             except MediaError as error:
                 entry["problem"] = str(error)
             with self._lock:
@@ -160,9 +161,10 @@ def check_decodes(media: Media, facts: Facts) -> None:
 
 def measured(
     records: Iterable[Record | Problem], reader: Reader, journal: MediaJournal, processor: Processor, workers: int
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any], None, None]:
     """A row of the index for every record, in their order; ``workers`` threads read media and count tokens."""
-    with ThreadPoolExecutor(workers, thread_name_prefix="ds-dip-index") as pool:
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="ds-dip-index")
+    try:
         under_way: deque[Future[dict[str, Any]]] = deque()
         for record in records:
             under_way.append(pool.submit(row_of, record, reader, journal, processor))
@@ -170,11 +172,13 @@ def measured(
                 yield under_way.popleft().result()
         while under_way:
             yield under_way.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def row_of(record: Record | Problem, reader: Reader, journal: MediaJournal, processor: Processor) -> dict[str, Any]:
     """What the index says of a record: its sizes, or what is wrong with it."""
-    place = asdict(record.place)
+    place = _shallow(record.place)
     if isinstance(record, Problem):
         return {"problem": record.sentence} | place
     try:
@@ -184,8 +188,18 @@ def row_of(record: Record | Problem, reader: Reader, journal: MediaJournal, proc
     except RecordError as error:
         return {"problem": str(error)} | place
     notes = [f"{own.kind}: {note}" for own in facts for note in own.notes]
-    row: dict[str, Any] = place | asdict(sizes)
+    row: dict[str, Any] = place | _shallow(sizes)
     return row | {"media": [own.kind for own in facts]} | ({"notes": notes} if notes else {})
+
+
+def _shallow(value: Any) -> dict[str, Any]:
+    """A value's fields; ``asdict`` copies all that is in them, which takes as long as reading a header."""
+    return {name: getattr(value, name) for name in _names(value.__class__)}
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def facts_in(conversation: Conversation, look: Callable[[Media], Facts]) -> list[Facts]:

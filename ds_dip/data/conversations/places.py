@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,14 +34,23 @@ class Places:
             if source.startswith(prefix):
                 source = instead + source[len(prefix) :]
                 break
-        root = os.path.realpath(self.root)
-        path = os.path.realpath(os.path.join(root, source))
-        if not self.outside and os.path.commonpath((root, path)) != root:
+        root = _real(str(self.root))
+        folder, name = os.path.split(os.path.join(root, source))
+        path = os.path.join(_real(folder), name)
+        if not name or name == ".." or os.path.islink(path):
+            path = os.path.realpath(path)
+        if not self.outside and path != root and not path.startswith(root.rstrip("/") + "/"):
             raise RecordError(
                 f"names the {media.kind} {shown(media.source)}, which lies outside {self.root}; set root, or outside "
                 "to true where that is meant"
             )
         return replace(media, path=path)
+
+
+@lru_cache(maxsize=4096)
+def _real(folder: str) -> str:
+    """Where a folder really is: media share folders, and looking at each part of a path takes long."""
+    return os.path.realpath(folder)
 
 
 def size_of(media: Media) -> int:

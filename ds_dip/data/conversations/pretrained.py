@@ -10,13 +10,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ds_dip.data.conversations.chat import TemplateChat, tokenizer_of
 from ds_dip.data.conversations.conversation import Conversation, Media, RecordError
-from ds_dip.data.conversations.families import FAMILIES, TEXT, Family, Makers, Place
+from ds_dip.data.conversations.families import Makers, Place, family_of
 from ds_dip.data.conversations.headers import Facts
 from ds_dip.data.conversations.processor import Frames, Measured, labels_of, picked
 from ds_dip.files import FileError, first_line, read_object
@@ -33,18 +32,11 @@ class PretrainedProcessor:
     Raises ValueError or FileError, one sentence, for a folder that is none of a model known here.
     """
 
-    def __init__(self, folder: str, frames: Frames | None = None, encoders: Sequence[str] = ("vision",)) -> None:
+    def __init__(self, folder: str, frames: Frames | None = None, encoders: Sequence[str] | None = None) -> None:
         config = read_object(Path(folder, "config.json"), "a model's configuration", _MOST)
-        kind = str(config.get("model_type"))
-        make = FAMILIES.get(kind, TEXT)
-        if make is TEXT and _sees(config):
-            raise ValueError(
-                f"{folder}: conversations for models of type {kind!r} are not known; known are {', '.join(FAMILIES)}, "
-                "and text alone"
-            )
         self._tokenizer = tokenizer_of(folder)
-        self._family: Family = make(folder, config, self._tokenizer, Frames() if frames is None else frames)
-        self._encoders = tuple(encoders)
+        self._family = family_of(folder, config, self._tokenizer, Frames() if frames is None else frames)
+        self._encoders = self._family.encoders if encoders is None else tuple(encoders)
         if self._tokenizer.chat_template is None:
             raise ValueError(f"{folder}: has no chat template; give one as chat_template.jinja")
         self._chat = TemplateChat(self._tokenizer, self._family.marks, structured=bool(self._family.marks))
@@ -88,10 +80,6 @@ class PretrainedProcessor:
             return [self._family.place(own, several=several) for own in facts]
         except ValueError as error:
             raise RecordError(f"the model's processor refuses its media ({first_line(error)})") from error
-
-
-def _sees(config: Mapping[str, Any]) -> bool:
-    return any(key in config for key in ("vision_config", "audio_config"))
 
 
 def _fingerprint(folder: str, *described: object) -> str:

@@ -40,7 +40,7 @@ class ProcessorSettings(_Strict):
     pretrained: str | None = None
     model: str | None = None
     tokenizer: str | None = None
-    encoders: tuple[str, ...] = ("vision",)
+    encoders: tuple[str, ...] | None = None
     frames: FrameSettings = FrameSettings()
 
 
@@ -58,6 +58,8 @@ class Settings(_Strict):
     problems: Policy = "error"
     index: str | None = None
     check_media: bool = True
+    workers: Annotated[int, Field(ge=0, le=64)] = 2
+    ahead: Annotated[int, Field(ge=1)] = 256
 
 
 def read_settings(options: dict[str, Any]) -> Settings:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ds_dip.data.conversations.archives import ParquetSource, TarSource
 from ds_dip.data.conversations.records import Place, Problem, Record, read_json, record_at
 from ds_dip.files import FileError
 
@@ -29,6 +30,10 @@ class Source(Protocol):
         """One record again; FileError where it is not there any more."""
         ...
 
+    def total(self) -> int:
+        """What the last place's offset and length add up to, nearly: for progress."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class JsonSource:
@@ -44,13 +49,23 @@ class JsonSource:
         """See Source."""
         return record_at(self.path, place.offset, place.length)
 
+    def total(self) -> int:
+        """See Source."""
+        return self.path.stat().st_size
+
 
 def source_of(path: Path) -> Source:
     """What reads a file, by its name's end; FileError for what no form is known for."""
     end = path.suffix.lower()
     if end in (".json", ".jsonl", ".ndjson"):
         return JsonSource(path)
-    raise FileError(f"{path}: is of no form that is read; expected .json or .jsonl")
+    if end == ".tar":
+        return TarSource(path)
+    if end == ".parquet":
+        return ParquetSource(path)
+    if ".tar" in path.name.lower():
+        raise FileError(f"{path}: is a compressed tar, which cannot be read from its middle; unpack it to a .tar")
+    raise FileError(f"{path}: is of no form that is read; expected .json, .jsonl, .parquet or .tar")
 
 
 def where(path: Path, line: int) -> str:

@@ -1,0 +1,78 @@
+"""What is told of files of conversations, on the screen and as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ds_dip.cli import cli
+from ds_dip.data import SampleMetadata, read_batch
+from ds_dip.profiling.conversations import balance_of
+from tests.media_cases import DEMO, asked, lines, picture, tiny_model
+
+
+def run(folder: Path, *arguments: str) -> Result:
+    given = ["data", "inspect", *arguments, "--model", tiny_model(folder), "--index", str(folder / "index")]
+    return CliRunner().invoke(cli, given)
+
+
+def test_what_is_in_the_files(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", mode="P")
+    records = [asked("q"), asked(images=["a.png"]), asked("<image>" * 3, images=["a.png"] * 3), asked()]
+    path = str(lines(tmp_path / "a.jsonl", records))
+    result = run(tmp_path, path, "--picture", str(tmp_path / "a.svg"), "--batch", str(tmp_path / "b.jsonl"))
+    assert result.exit_code == 1, result.output
+    text = " ".join(result.output.split())
+    for words in (
+        "3 samples, 1 problems",
+        "image 4 2",
+        "text alone 1",
+        "4 x image: palette",
+        "vision, instances 1.3 1 3 3",
+        "large: a-2: vision 12 in 3",
+        f"{tmp_path}/a.jsonl: line 4: has 1 <image> in its text and lists 0 images",
+    ):
+        assert words in text, words
+    assert len([e for e in ET.parse(tmp_path / "a.svg").iter() if e.tag.endswith("rect")]) > 4
+    samples = read_batch(tmp_path / "b.jsonl")
+    assert [sample.modules["vision"] for sample in samples] == [(), (4,), (4, 4, 4)]
+
+
+def test_real_files_without_problems(tmp_path: Path) -> None:
+    result = run(tmp_path, str(DEMO / "mllm_demo.json"), str(DEMO / "mllm_video_demo.json"), "--batch-size", "4",
+                 "--microbatches", "2", "--decode")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "9 samples, 0 problems" in result.output
+    assert "language: 1." in result.output
+    again = run(tmp_path, str(DEMO / "mllm_demo.json"), str(DEMO / "mllm_video_demo.json"), "--worst", "0")
+    assert "large:" not in again.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("a.csv",), "is of no form that is read"),
+        (("nowhere.json",), "cannot be read"),
+        (("a.jsonl", "--batch-size", "9"), "the global batch is 9 samples"),
+        (("a.jsonl", "--batch-size", "2", "--microbatches", "3"), "less than one sample a microbatch"),
+        (("a.jsonl", "--picture", "no/folder.svg"), "there is no folder"),
+    ],
+)
+def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], sentence: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines(tmp_path / "a.jsonl", [asked("q"), asked("r")])
+    result = run(tmp_path, *arguments)
+    assert result.exit_code == 2
+    assert sentence in result.output
+
+
+def test_balance_by_hand() -> None:
+    samples = [
+        SampleMetadata(str(n), {"vision": (size,), "language": (10,)}, 1) for n, size in enumerate((40, 40, 10, 10))
+    ]
+    balance = balance_of(samples, 4, 1, 2)
+    assert balance.assigned == {"vision": 1.0, "language": 1.0}
+    assert balance.drawn["vision"] in (1.0, 1.6)
