@@ -9,6 +9,7 @@ from math import fsum, inf
 
 from ds_dip.costs.ending import Ending, rank_tails
 from ds_dip.costs.model import CostModel
+from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model, Sizes
 from ds_dip.partition.memory import Memory
@@ -68,7 +69,8 @@ class Score:
 class Scorer:
     """Scores candidates on one workload; what does not depend on the candidate is computed once.
 
-    ``ending``, where it is known, is what follows a rank's last backward. ``used`` counts the schedules made.
+    ``ending``, where it is known, is what follows a rank's last backward. Every stage has a choice of the memory
+    ``strategies`` that the run has. ``used`` counts the schedules made.
     """
 
     def __init__(
@@ -79,9 +81,10 @@ class Scorer:
         scheduler: Scheduler,
         memory: Memory | None = None,
         ending: Ending | None = None,
+        strategies: Sequence[str] = STRATEGIES[:1],
     ) -> None:
         self.model, self.workload, self.costs = model, workload, Remembered(costs)
-        self.memory, self.ending = memory or Memory(), ending
+        self.memory, self.ending, self.strategies = memory or Memory(), ending, tuple(strategies)
         self.used = 0
         self._scheduler = scheduler
         self._shares = workload.shares(model, self.costs)
@@ -180,6 +183,7 @@ class Scorer:
             self.costs,
             compute=self.memory.compute,
             memory_capacity=capacity,
+            strategies=self.strategies,
             tails=tails,
             parallel=self.memory.parallel,
         )

@@ -149,6 +149,7 @@ def make_case(
         lambda problem: fastest(problem, "dip"),
         Memory(bytes=sheet.memory_bytes if limited else None, compute=COMPUTE, parallel=parallel),
         Ending(1, rates.link, rates.link_latency, rates.memory, COMPUTE),
+        STRATEGIES,
     )
     rounds = draw(len(dataset), dataset.metadata, setup.devices, effort.batches, effort.seed)
     return Case(name, model, setup, sheet, scorer, effort, rounds)

@@ -126,16 +126,20 @@ class Portfolio:
         self.priorities: dict[bool, tuple[float, Ints32]] = {}
         self.rounds = 0
         self.spent = 0.0
+        seeds = [(backwards, choices) for choices in start for backwards in (False, True)]
+        for backwards, choices in seeds:
+            self._seed(choices, backwards, seed_orders(arrays.with_choices(choices), backwards)[0])
+        # The other orders only for the choices that were fastest in first-come order.
+        best = pool.elite[0][2] if pool.elite else start[0]
         for backwards in (False, True):
-            for choices in start:
-                orders = seed_orders(arrays.with_choices(choices), backwards)
-                for order in orders if choices == start[0] else orders[:1]:
-                    if not self.priorities or pool.budget.left(DECODE_COST * arrays.n):
-                        self._seed(choices, backwards, order)
+            for order in seed_orders(arrays.with_choices(best), backwards)[1:]:
+                self._seed(best, backwards, order)
         if True not in self.priorities:
             del self.ways["backward"]
 
     def _seed(self, choices: tuple[int, ...], backwards: bool, order: Ints32) -> None:
+        if self.priorities and not self.pool.budget.left(DECODE_COST * self.arrays.n):
+            return
         found = decode(self.arrays, choices, backwards, order, 1, 1.0, 1.0, 0.0, 0)
         self.pool.budget.used += found.evaluations
         if not np.isfinite(found.makespan):
@@ -192,7 +196,7 @@ class Portfolio:
             backwards = way == "backward"
             start = self.priorities[backwards][1]
             heat = self.random.choice((0.001, 0.003, 0.01)) * scale
-            choices = self.random.choice([elite[0][2], chosen[2], *self.start])
+            choices = self.random.choice([*[elite[0][2], chosen[2]] * len(self.start), *self.start])
             return way, lambda: decode(arrays, choices, backwards, start, count, heat, heat / 20, target, seed)
         swaps = self.random.choice((10, 100, 300))
         if way == "window":
