@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ds_dip.scheduling import Problem, interleave, retime, solve, verify
+from ds_dip.scheduling import Problem, interleave, lower_bound, retime, solve, verify
 from ds_dip.scheduling.instances import strategic, unequal, uniform
 from tests.scheduling_cases import build
 
@@ -68,3 +68,13 @@ def test_a_worse_choice_to_begin_with_is_left() -> None:
     assert result.status == "optimal"
     assert result.makespan < slow.makespan
     assert verify(problem, result.plan()) == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_proven_optimum_with_choices_is_below_a_bound(seed: int) -> None:
+    problem = build(seed, ranks=2, microbatches=2, cap=(0.6, 0.8, 1.0)[seed % 3], weights=seed % 4 == 3, choices=True)
+    result = prove(problem, solve(problem, evaluations=2000), seconds=1)
+    assert lower_bound(problem)[0] <= result.makespan * (1 + 1e-9)
+    # CP-SAT's own bound is a proof as well: where it is the optimum, no bound of ours is above it.
+    if result.status == "optimal":
+        assert lower_bound(problem)[0] <= result.lower_bound * (1 + 1e-6)
