@@ -70,7 +70,7 @@ class Scorer:
     """Scores candidates on one workload; what does not depend on the candidate is computed once.
 
     ``ending``, where it is known, is what follows a rank's last backward. Every stage has a choice of the memory
-    ``strategies`` that the run has. ``used`` counts the schedules made.
+    ``strategies`` that the run has, and a batch ``most_stages`` at most. ``used`` counts the schedules made.
     """
 
     def __init__(
@@ -82,10 +82,11 @@ class Scorer:
         memory: Memory | None = None,
         ending: Ending | None = None,
         strategies: Sequence[str] = STRATEGIES[:1],
+        most_stages: int = MOST_STAGES,
     ) -> None:
         self.model, self.workload, self.costs = model, workload, Remembered(costs)
         self.memory, self.ending, self.strategies = memory or Memory(), ending, tuple(strategies)
-        self.used = 0
+        self.used, self._most_stages = 0, most_stages
         self._scheduler = scheduler
         self._shares = workload.shares(model, self.costs)
         self._cuts: dict[tuple[tuple[str, int | None], ...], tuple[tuple[Batch, ...], ...]] = {}
@@ -145,8 +146,10 @@ class Scorer:
         state, capacity = self.memory.state(self.model, partition), self.capacity(partition)
         least, batches = self.least(partition), self.batches(partition)
         stages = 2 * max(sum(self._count(own, partition) for own in batch.microbatches) for r in batches for batch in r)
-        if stages > MOST_STAGES:
-            raise UnfitError(f"a batch has {stages} stages, more than the {MOST_STAGES} that can be planned in time")
+        if stages > self._most_stages:
+            raise UnfitError(
+                f"a batch has {stages} stages, more than the {self._most_stages} that can be planned in time"
+            )
         limit = limit * len(batches) * (1 - 1e-12)
         makespans: list[float] = []
         bounds: list[float] = []

@@ -20,9 +20,11 @@ def lower_bound(problem: Problem) -> tuple[float, str]:
 
 def strongest(arrays: Arrays) -> tuple[float, str]:
     """The largest bound of arrays; pairs count with the least of every value over their choices."""
-    found = bounds(arrays)
-    name = max(found, key=found.__getitem__)
-    return found[name], name
+    if "bound" not in arrays.cache:
+        found = bounds(arrays)
+        name = max(found, key=found.__getitem__)
+        arrays.cache["bound"] = found[name], name
+    return arrays.cache["bound"]  # type: ignore[no-any-return]
 
 
 def bounds(arrays: Arrays) -> dict[str, float]:

@@ -155,6 +155,13 @@ def by_rank(arrays: Arrays, sequence: NDArray[np.integer[Any]]) -> Orders:
 
 def levels(problem: Problem) -> list[tuple[int, ...]]:
     """Choices that all pairs take alike: the first, the leanest, and by memory three from there to the richest."""
+    held: dict[str, list[tuple[int, ...]]] = arrays_of(problem).cache
+    if "levels" not in held:
+        held["levels"] = _levels(problem)
+    return held["levels"]
+
+
+def _levels(problem: Problem) -> list[tuple[int, ...]]:
     ranked = [
         sorted(
             range(len(pair.choices)),
