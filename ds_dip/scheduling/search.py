@@ -43,6 +43,8 @@ PROGRAM_COST = 5e-3
 """Seconds of a rank's integer program, about."""
 MOST_ORDERED = 5_000
 """Tasks up to which whole orders are annealed; above, windows bring far more a second."""
+PROMISING = 1.1
+"""Choices of pairs whose first orders are longer than this, by the best makespan then, are not tried with others."""
 LEAST_SHARE = 0.05
 """Share of the time, about, of a way that lately brought nothing."""
 Progress = Callable[[float, float, int, float], None]
@@ -124,12 +126,14 @@ class Portfolio:
         if any(len(pair.choices) > 1 for pair in arrays.problem.pairs):
             self.ways["strategies"] = Way()
         self.priorities: dict[bool, tuple[float, Ints32]] = {}
+        self.begun: dict[tuple[int, ...], float] = {}
         self.rounds = 0
         self.spent = 0.0
         seeds = [(backwards, choices) for choices in start for backwards in (False, True)]
         for backwards, choices in seeds:
             self._seed(choices, backwards, seed_orders(arrays.with_choices(choices), backwards)[0])
-        # The other orders only for the choices that were fastest in first-come order.
+        # What began far behind is not drawn again, and the other orders are only for the choices that began best.
+        self.start = [choices for choices in start if self.begun.get(choices, np.inf) <= PROMISING * pool.best] or start
         best = pool.elite[0][2] if pool.elite else start[0]
         for backwards in (False, True):
             for order in seed_orders(arrays.with_choices(best), backwards)[1:]:
@@ -144,6 +148,7 @@ class Portfolio:
         self.pool.budget.used += found.evaluations
         if not np.isfinite(found.makespan):
             return
+        self.begun[choices] = min(found.makespan, self.begun.get(choices, np.inf))
         self.pool.add(found.makespan, found.sequence, choices)
         if backwards not in self.priorities or found.makespan < self.priorities[backwards][0]:
             self.priorities[backwards] = (found.makespan, order)

@@ -178,9 +178,16 @@ def _levels(problem: Problem) -> list[tuple[int, ...]]:
 
 
 def starting_choices(problem: Problem) -> list[tuple[int, ...]]:
-    """The choices of :func:`levels` that fit, to begin with; raises InfeasibleError where not even the leanest does."""
+    """Choices that fit, to begin with: those of :func:`levels`, and by prices on memory (see ``strategies.priced``).
+
+    Raises InfeasibleError where not even the leanest does.
+    """
+    from ds_dip.scheduling.strategies import priced
+
     arrays, found, refusal = arrays_of(problem), list[tuple[int, ...]](), dict[tuple[int, ...], InfeasibleError]()
-    for choices in levels(problem):
+    if "starts" not in arrays.cache:
+        arrays.cache["starts"] = list(dict.fromkeys([*levels(problem), *priced(arrays)]))
+    for choices in arrays.cache["starts"]:
         try:
             admission(arrays.with_choices(choices))
             found.append(choices)
