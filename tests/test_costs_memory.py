@@ -24,7 +24,13 @@ CASES = [
     (kinds.encoder_block(GATED, 4), EQUAL, False),
     (kinds.merger(64, 4, 96), (64,) * 8, False),
     (kinds.head(64, 200), EQUAL, True),
+    *((kinds.diffusion_block(PLAIN, 4), tokens, False) for tokens in (EQUAL, MIXED)),
+    (kinds.diffusion_block(kinds.Width(64, 4, 4, 16, 160, True), 4), MIXED, False),
+    (kinds.diffusion_block(kinds.Width(64, 4, 4, 16, 64, False), 4), EQUAL, False),
+    (kinds.video_output(64, kinds.Latent(2, 16, 8, 64)), MIXED, False),
 ]
+#: What each layer of a diffusion transformer takes beside the patches: rows of text, and numbers of every instance.
+CONDITIONED = ("diffusion_block", "video_output")
 
 
 def allocated(run: Callable[[], None]) -> dict[str, tuple[int, int]]:
@@ -61,15 +67,21 @@ def test_a_layer_keeps_and_needs_what_the_allocator_counts(
 ) -> None:
     rows, width = sum(tokens), layer.options["hidden"]
     sizes = Sizes(tokens, tuple(size // layer.options.get("merge", 1) for size in tokens))
+    if layer.kind in CONDITIONED:
+        sizes = Sizes(tokens, tuple(range(8, 8 + len(tokens))))
     built = LayerFactory(layer, 1, False)()
     labels = {"labels": torch.zeros(rows, dtype=torch.int64)} if loss else {}
     context = Context(sizes, labels, selective=selective)
-    given = torch.randn(rows, width)
+    given = [torch.randn(rows, width)]
+    if layer.kind in CONDITIONED:
+        given += [torch.randn(sum(sizes.merged), width), torch.randn(len(tokens), kinds.MODULATIONS * width)]
 
     def run() -> None:
-        x = given.clone().requires_grad_()
+        x = [own.clone().requires_grad_() for own in given]
         mark("forward")
-        y = built(x, context)
+        y = built(tuple(x) if layer.kind in CONDITIONED else x[0], context)
+        # Text and modulation go on as they are.
+        y = y[0] if isinstance(y, tuple) else y
         if loss:
             y = token_cross_entropy(y, context)
         mark("kept")
@@ -87,7 +99,8 @@ def test_a_layer_keeps_and_needs_what_the_allocator_counts(
     marks = allocated(run)
     predicted = footprint(layer, sizes, "float32", loss=loss)
     # The input was there before, and labels are the dataset's; the gradient of the output came in.
-    beside = 4 * rows * width + (8 * rows if loss else 0)
+    beside = 4 * sum(own.numel() for own in (given if layer.kind == "diffusion_block" else given[:1]))
+    beside += 8 * rows if loss else 0
     kept = (predicted.selective if selective else predicted.kept) - beside
     before = marks["at forward"][0]
     assert marks["at backward"][0] - outputs[-1] - before == pytest.approx(kept, rel=0.01)

@@ -14,6 +14,7 @@ import torch
 
 from ds_dip.data.clips import PackedClips
 from ds_dip.models import Context, flow_matching_loss, layer_factories, parse_model
+from ds_dip.models.diffusion import gated
 from ds_dip.models.kinds import Width, diffusion_block
 from ds_dip.models.packing import cross_attention
 from ds_dip.models.parameters import parameters
@@ -193,6 +194,16 @@ def test_clips_and_texts_that_do_not_fit_are_refused() -> None:
         latents = torch.zeros(sum(sizes.tokens), 12, dtype=torch.float64)
         with pytest.raises(ValueError, match=words):
             layer({"text": text}, Context(sizes, {"latents": latents}, ("a/0",)))
+
+
+def test_rows_are_multiplied_by_the_gate_of_their_clip() -> None:
+    for sizes in ((3, 0, 2), (), (4,)):
+        x = torch.randn(sum(sizes), 3, dtype=torch.float64, requires_grad=True)
+        gates = torch.randn(len(sizes), 3, dtype=torch.float64, requires_grad=True)
+        each = zip(x.split(sizes), gates, strict=True) if sizes else ()
+        expected = torch.cat([x[:0], *(rows * gate for rows, gate in each)])
+        torch.testing.assert_close(gated(x, gates, sizes), expected, rtol=0, atol=0)
+        assert torch.autograd.gradcheck(lambda x, gates, sizes=sizes: gated(x, gates, sizes), (x, gates))
 
 
 def test_a_block_starts_with_open_gates() -> None:

@@ -10,6 +10,7 @@ from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
 
 from ds_dip.costs.roofline import Rates, Roofline
+from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.data import DatasetReference
 from ds_dip.data.digits import Digits
 from ds_dip.models.spec import Sizes
@@ -155,3 +156,38 @@ def test_other_schedules_can_be_asked_for() -> None:
     costs = Roofline(QUICKSTART, PROCESSOR)
     plain = scored(Scorer(QUICKSTART, workload, costs, lambda problem: fastest(problem, "1f1b")), partition)
     assert plain.mean >= scored(Scorer(QUICKSTART, workload, costs, schedule), partition).mean
+
+
+@hypothesis(deadline=None, max_examples=6)
+@given(st.integers(1, 2), st.sampled_from([None, 4, 8]), st.sampled_from(["looped", "zigzag"]), st.floats(0.15, 1.0))
+def test_strategies_never_make_a_partition_slower_or_unfit(
+    laps: int, limit: int | None, placement: str, share: float
+) -> None:
+    partition = make_partition(QUICKSTART, 2, {"language": laps}, {"vision": limit}, placement=placement)
+    batch = digits(batches=1)
+    most = scored(scorer(batch), partition).activations
+    memory = Memory(limits=tuple(share * own for own in most))
+    plain, free = (
+        scorer(memory=memory, strategies=own).by(schedulers("dip", 60)[0]) for own in (("none",), STRATEGIES)
+    )
+    try:
+        kept = scored(plain, partition)
+    except UnfitError:
+        return
+    found = scored(free, partition)
+    assert found.mean <= kept.mean * (1 + 1e-9)
+    assert all(held <= own * (1 + 1e-9) for held, own in zip(found.activations, memory.limits, strict=True))
+
+
+def test_strategies_let_partitions_run_that_would_not_fit() -> None:
+    partition = make_partition(QUICKSTART, 2, {"language": 2})
+    memory = Memory(limits=tuple(0.35 * own for own in scored(scorer(), partition).activations))
+    with pytest.raises(UnfitError, match="microbatch 0 alone needs"):
+        scored(scorer(memory=memory), partition)
+    assert scored(scorer(memory=memory, strategies=STRATEGIES).by(schedulers("dip", 60)[0]), partition).mean > 0
+
+
+def test_a_batch_of_more_stages_than_are_allowed_is_refused() -> None:
+    partition = make_partition(QUICKSTART, 2, {"language": 2})
+    with pytest.raises(UnfitError, match="more than the 12 that can be planned in time"):
+        scored(scorer(most_stages=12), partition)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.costs.roofline import Rates
+from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.models.partition import PartitionError, check_partition
 from ds_dip.partition import make_partition
 from ds_dip.partition.chunks import chunk_ranks
@@ -184,3 +185,19 @@ def test_memory_rules_out_what_does_not_fit() -> None:
 def test_nothing_that_fits_is_told_with_the_numbers_and_the_ways_out() -> None:
     with pytest.raises(PartitionError, match=r"no partition of quickstart on 2 ranks fits: rank 0 holds .*use more"):
         search(scorer(memory=Memory(bytes=1e6)), 2)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.7])
+def test_a_search_with_memory_strategies_is_never_slower_than_without(share: float) -> None:
+    batch = digits(batches=1)
+    free = search(scorer(batch), 2, SearchOptions(evaluations=1)).best
+    memory = Memory(limits=tuple(share * max(free.activations) for _ in range(2)))
+    own = scorer(batch, memory=memory, strategies=STRATEGIES).by(schedulers("dip", 60)[0])
+    options = SearchOptions(evaluations=12, most_laps=2)
+    found = search(own, 2, options)
+    assert found.rule is None or found.best.mean <= found.rule.mean
+    try:
+        plain = search(scorer(batch, memory=memory), 2, options)
+    except PartitionError:
+        return
+    assert found.best.mean <= plain.best.mean * (1 + 1e-9)

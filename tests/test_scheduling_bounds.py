@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ds_dip.scheduling import Choice, Pair, Problem, interleave, lower_bound, retime
+from ds_dip.scheduling import Choice, Pair, Problem, interleave, lower_bound, retime, solve
 from ds_dip.scheduling.arrays import arrays_of
 from ds_dip.scheduling.bounds import bounds
-from ds_dip.scheduling.instances import unequal, uniform
+from ds_dip.scheduling.instances import strategic, unequal, uniform
 from ds_dip.scheduling.mirror import mirrored
 from tests.scheduling_cases import problems
 
@@ -21,6 +22,31 @@ def test_no_schedule_beats_a_bound(problem: Problem) -> None:
     makespan = retime(problem, interleave(problem)).makespan
     for value in bounds(arrays_of(problem)).values():
         assert value <= makespan * (1 + 1e-9)
+
+
+@quick
+@given(st.booleans().flatmap(lambda choices: problems(choices=choices, capped=True)))
+def test_no_searched_schedule_within_memory_beats_a_bound(problem: Problem) -> None:
+    result = solve(problem, evaluations=400)
+    for value in bounds(arrays_of(problem)).values():
+        assert value <= result.makespan * (1 + 1e-9)
+
+
+def test_memory_and_work_count_under_one_choice_a_pair() -> None:
+    # Keeping all takes memory, recomputing all takes time: each alone is less than both under any choice.
+    problem = strategic(uniform(4, 1, 32, cap=2))
+    found = bounds(arrays_of(problem))
+    assert max(found, key=found.__getitem__) == "memory-time"
+    assert found["memory-time"] > 1.08 * max(found["memory-area"], found["head-work-tail"])
+    assert found["memory-time"] <= solve(problem, evaluations=2000).makespan
+
+
+def test_the_ends_of_a_batch_hold_no_more_than_fits() -> None:
+    # Until the first backward can start on rank 0, 10 seconds, it runs 3 of 4 forwards; 3 backwards at the end alike.
+    problem = uniform(4, 1, 4, cap=3)
+    assert bounds(arrays_of(problem))["head-work-tail"] == 21.0
+    assert lower_bound(problem) == (pytest.approx(24.0), "memory-ends")
+    assert solve(problem, evaluations=2000).makespan >= 24.0
 
 
 @quick

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ds_dip.scheduling import Choice, Schedule, interleave, one_f_one_b, retime, solve, verify
+from ds_dip.scheduling import Choice, Problem, Schedule, interleave, one_f_one_b, retime, solve, verify
 from ds_dip.scheduling.arrays import arrays_of
 from ds_dip.scheduling.instances import multimodal, strategic, uniform
-from ds_dip.scheduling.strategies import choose, stage_candidates
+from ds_dip.scheduling.strategies import SHARES, choose, priced, stage_candidates
 from ds_dip.scheduling.timing import leanest, positions
+from tests.scheduling_cases import problems
 
 LAYER = (Choice(1.0, 2.0, 4.0), Choice(1.0, 2.5, 2.0, 2.0), Choice(1.0, 3.0, 1.0, 3.0))
 
@@ -82,3 +83,30 @@ def test_the_integer_program_prints_nothing(capfd: pytest.CaptureFixture[str]) -
     arrays = arrays_of(problem)
     assert choose(arrays, positions(arrays, one_f_one_b(problem)), None) is not None
     assert capfd.readouterr() == ("", "")
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems(choices=True))
+def test_the_dearer_memory_the_less_is_held_and_the_longer_it_takes(problem: Problem) -> None:
+    found = priced(arrays_of(problem))
+    assert len(found) == len(SHARES)
+    tasks = {task.id: task for task in problem.tasks}
+    held, spent = [], []
+    for choices in found:
+        own = [pair.choices[number] for pair, number in zip(problem.pairs, choices, strict=True)]
+        spent.append(sum(choice.forward_duration + choice.backward_duration for choice in own))
+        # A microbatch's stages of no length are held for no time, and cost nothing to keep.
+        timed = [tasks[pair.backward].duration > 0 for pair in problem.pairs]
+        held.append(sum(choice.memory for choice, is_held in zip(own, timed, strict=True) if is_held))
+    assert spent == sorted(spent)
+    assert held == sorted(held, reverse=True)
+
+
+def test_what_is_held_longest_is_computed_again_first() -> None:
+    # Rank 0 holds a microbatch for the whole pipeline, rank 3 for one forward and backward.
+    problem = strategic(uniform(4, 1, 2))
+    rank = [problem.tasks[pair.forward].rank for pair in problem.pairs]
+    for choices in priced(arrays_of(problem)):
+        lean = [max(number for own, number in zip(rank, choices, strict=True) if own == at) for at in range(4)]
+        assert lean == sorted(lean, reverse=True)
+    assert priced(arrays_of(uniform(4, 1, 2))) == []

@@ -43,6 +43,7 @@ _WHOLE = "whole"
     help="Whether they share norms, residuals and messages as well.",
 )
 @click.option("--replicas", type=COUNT, default=1, show_default=True, help="Data-parallel replicas.")
+@click.option("--memory-strategies", metavar="NAME,…", help="none, selective and full: what stages may choose from.")
 @click.option("--batches", type=COUNT, default=8, show_default=True, help="Sample batches to score by.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Of the sampler that draws them.")
 @pairs("--laps", "Fix a module's K: vision=2.")
@@ -101,6 +102,7 @@ def command(**given: Any) -> None:
         ),
         options=options,
         ending=sources.ending,
+        strategies=_strategies(given["memory_strategies"]) or dip.strategies,
     )
     with _progress() as progress:
         _, kept = partition_offline(
@@ -112,6 +114,18 @@ def command(**given: Any) -> None:
             progress=progress,
         )
     _report(out, kept, given["as_json"])
+
+
+def _strategies(given: str | None) -> tuple[str, ...]:
+    """The memory strategies that an option names, none where it is not given."""
+    from ds_dip.costs.strategies import STRATEGIES
+
+    names = set(given.split(",")) if given else set()
+    if unknown := names - set(STRATEGIES):
+        raise click.UsageError(
+            f"--memory-strategies: {', '.join(sorted(unknown))} is unknown: give some of {', '.join(STRATEGIES)}"
+        )
+    return tuple(name for name in STRATEGIES if name in names)
 
 
 def _options(given: Mapping[str, Any]) -> SearchOptions:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from ds_dip.costs.operations import operations
 from ds_dip.costs.operators import is_reordered, runs_of
 from ds_dip.costs.parallel import ALONE, TensorParallel
-from ds_dip.models.kinds import windows
+from ds_dip.models.kinds import MODULATIONS, TIMESTEP, windows
 from ds_dip.models.parameters import groups_of
 from ds_dip.models.spec import ELEMENT_BYTES, Layer, Sizes
 
@@ -177,6 +177,49 @@ def _text_output(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
     return Footprint(kept, kept, rows, 0.0, 2.0 * rows, rows)
 
 
+def _video_embedding(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
+    n, hidden = sum(sizes.tokens) / w.rows, o["hidden"]
+    # Noised patches and the places of their positions, text, and what the three projections of the timestep take.
+    clips = len(sizes) * (TIMESTEP + 4 * hidden)
+    kept = n * (o["numbers"] * w.element + 3 * _INDEX) + (sum(sizes.merged) * o["text"] + clips) * w.element
+    weights = max(MODULATIONS * hidden, o["text"], o["numbers"]) * hidden * w.element if w.trained else 0
+    rows = float(n * hidden * w.element)
+    forward = n * (o["numbers"] * w.element + 3 * _INDEX) + 5 * rows
+    return Footprint(kept, kept, weights, 0.0, forward, 4 * rows)
+
+
+def _diffusion_block(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
+    n, m, hidden, inner = sum(sizes.tokens), sum(sizes.merged), o["hidden"], o["ffn"]
+    queries, keys = o["heads"] * o["head_dim"], o["kv_heads"] * o["head_dim"]
+    rows = n * hidden * w.element / w.rows
+    # Queries, keys, values and mixed rows of the clip; queries and mixed rows, twice, of the text, its keys and values.
+    mixed = queries * (2 if len(runs_of(sizes.tokens)) > 1 else 1)
+    attended = n * (4 * queries + 2 * keys + mixed) + 2 * m * keys
+    # The inputs of the three parts and what is gated; text, and the modulation and its sum with the block's own.
+    held = 5 * rows + (m / w.rows + 2 * MODULATIONS * len(sizes)) * hidden * w.element
+    again = n * inner * w.element * (2 if o["gated"] else 1)
+    held += attended * w.element + 2 * n * o["heads"] * w.statistic + again
+    # Of both modulated norms the normed rows, their scale, the result, and statistics.
+    norms = 2 * (3 * rows + 2 * n * w.statistic / w.rows)
+    grown, weights = n * inner * w.element, hidden * inner * w.element if w.trained else 0
+    # Devices that share rows gather the gradients of all before a matrix's own.
+    gathered = n * hidden * w.element if w.rows > 1 else 0
+    backward = gathered + max(2 * grown - rows if o["gated"] else 0, grown + weights, 2 * rows)
+    most = gathered + max((5 if o["gated"] else 2) * grown + weights, 5 * rows)
+    forward = max(n * w.element * (hidden + 4 * inner if o["gated"] else 2 * hidden + 2 * inner), 9 * rows)
+    return Footprint(held + norms + again, held, backward, max(0.0, most - backward), forward, max(again, 2 * rows))
+
+
+def _video_output(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
+    n, hidden = sum(sizes.tokens) / w.rows, o["hidden"]
+    rows, numbers = n * hidden * w.element, n * o["numbers"] * w.element
+    # Shift and scale of every clip stay only where the norm runs again.
+    held, again = rows + 2 * len(sizes) * hidden * w.element, 3 * rows + 2 * n * w.statistic
+    weights = o["numbers"] * hidden * w.element if w.trained else 0
+    backward = rows + max(rows, weights)
+    return Footprint(rows + again, held, backward, again + rows, 4 * rows + numbers, 4 * rows)
+
+
 _FOOTPRINTS: Mapping[str, Callable[[Mapping[str, int], Sizes, _Case], Footprint]] = {
     "patch_embedding": _patch_embedding,
     "encoder_block": lambda o, sizes, w: _block(o, sizes, w, decoder=False),
@@ -185,4 +228,7 @@ _FOOTPRINTS: Mapping[str, Callable[[Mapping[str, int], Sizes, _Case], Footprint]
     "decoder_block": lambda o, sizes, w: _block(o, sizes, w, decoder=True),
     "head": _head,
     "text_output": _text_output,
+    "video_embedding": _video_embedding,
+    "diffusion_block": _diffusion_block,
+    "video_output": _video_output,
 }

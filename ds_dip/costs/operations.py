@@ -119,13 +119,14 @@ def _diffusion_block(o: Options, sizes: Sizes, p: TensorParallel) -> Operations:
     own, forward = 2 * hidden * (queries + keys), (2 + o["gated"]) * hidden * inner
     pairs = sum(size * (size + text) for size, text in zip(sizes.tokens, sizes.merged, strict=True))
     linear = n * (own + 2 * hidden * queries + forward) + 2 * m * hidden * keys
-    # Kept a patch: inputs of the three parts; of both modulated ones the norm, its scale, the result, what is gated and
-    # the gate; queries, keys and values of the first attention, queries of the second, both mixed and log-sums; the
+    # Kept a patch: inputs of the three parts; of both modulated ones the norm, its scale, the result and what is gated;
+    # queries, keys and values of the first attention, queries of the second, both mixed and log-sums; the
     # feed-forward's inside. Of the text its rows, keys and values.
-    kept = n * (13 * hidden / p.rows + 4 * queries + 2 * keys + 2 * heads + (4 if o["gated"] else 2) * inner)
+    kept = n * (11 * hidden / p.rows + 4 * queries + 2 * keys + 2 * heads + (4 if o["gated"] else 2) * inner)
     kept += m * (hidden + 2 * keys)
-    sums = (n * hidden,) * 3
-    return Operations(2 * linear + 4 * queries * pairs, kept, 2 * kept, 2 * own + forward, sums, (*sums, m * hidden))
+    # Both gates are spread to rows, which are moved but not kept.
+    moved, sums = 2 * (kept + 2 * n * hidden / p.rows), (n * hidden,) * 3
+    return Operations(2 * linear + 4 * queries * pairs, kept, moved, 2 * own + forward, sums, (*sums, m * hidden))
 
 
 def _video_output(o: Options, sizes: Sizes, p: TensorParallel) -> Operations:

@@ -104,7 +104,7 @@ OPERATORS: Mapping[str, Operator] = {
     "latent_embedding": Operator(("rows",), _latent_embedding),
     "cross_attention": Operator(("rows", "text"), _cross_attention),
     "modulate": _rows(lambda s: (12.0 * s["width"], 6.0 * s["width"], 3.0 * s["width"])),
-    "gate": _rows(lambda s: (2.0 * s["width"], 4.0 * s["width"], 2.0 * s["width"])),
+    "gate": _rows(lambda s: (2.0 * s["width"], 4.0 * s["width"], s["width"])),
     "embedding": _rows(lambda s: (0, 2.0 * s["width"], 2)),
     "placement": _rows(lambda s: (0, 3.0 * s["width"], 1)),
     "cross_entropy": _rows(lambda s: (6.0 * s["vocabulary"], 3.0 * s["vocabulary"], s["vocabulary"])),

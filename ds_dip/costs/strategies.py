@@ -20,7 +20,7 @@ from ds_dip.models.spec import Layer, Model, Sizes
 
 STRATEGIES = ("none", "selective", "full")
 #: Operators that ``selective`` runs again.
-CHEAP = ("layer_norm", "rms_norm", "gelu", "silu_gate", "gather")
+CHEAP = ("layer_norm", "rms_norm", "modulate", "gelu", "silu_gate", "gather")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,17 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import log
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ds_dip.models.context import Context
 from ds_dip.models.kinds import MODULATIONS, TIMESTEP
 from ds_dip.models.layers import EMBEDDING, Attention, FeedForward, Upstream, linear, residual_scale
-from ds_dip.models.packing import cross_attention
+from ds_dip.models.packing import cross_attention, owners
 from ds_dip.models.spec import Layer
 
 #: What travels from layer to layer: patches [N, hidden], text [M, hidden], modulation [instances, 6 hidden].
@@ -49,19 +51,51 @@ def drawn(context: Context, latents: Tensor) -> tuple[Tensor, Tensor]:
 
 def per_row(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Every instance's row of ``x`` [instances, D] for each of its ``sizes`` rows."""
-    return x.repeat_interleave(torch.tensor(sizes, dtype=torch.int64, device=x.device), dim=0, output_size=sum(sizes))
+    return x.index_select(0, owners(sizes, x.device))
+
+
+class _Gated(torch.autograd.Function):
+    """Rows [N, hidden] times the gates [instances, hidden] of their instances, keeping no row's gate."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gates: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        """Nothing in here is in a graph."""
+        ctx.sizes = sizes
+        ctx.save_for_backward(x, gates)
+        return x * per_row(gates, sizes)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Spread the gates to rows again; a gate's gradient is its instance's sum."""
+        x, gates = ctx.saved_tensors
+        of_x, of_gates, _ = ctx.needs_input_grad
+        summed = None
+        if of_gates:
+            summed = torch.zeros_like(gates).index_add_(0, owners(ctx.sizes, x.device), gradient * x)
+        return gradient * per_row(gates, ctx.sizes) if of_x else None, summed, None
+
+
+def gated(x: Tensor, gates: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """``x`` [N, hidden], every row times the gate of its instance."""
+    result: Tensor = _Gated.apply(x, gates, sizes)  # type: ignore[no-untyped-call]  # torch has no types here
+    return result
 
 
 @dataclass(frozen=True, slots=True)
 class Modulated:
-    """A norm scaled and shifted by every row's own numbers [N, hidden]."""
+    """A norm scaled and shifted by the numbers [instances, hidden] of every row's instance.
+
+    They are spread to rows inside, so that a stage which runs this again keeps them for instances alone.
+    """
 
     shift: Tensor
     scale: Tensor
+    sizes: tuple[int, ...]
 
     def __call__(self, x: Tensor) -> Tensor:
         """The rows, normed and modulated."""
-        return modulate(x, self.shift, self.scale)
+        return modulate(x, per_row(self.shift, self.sizes), per_row(self.scale, self.sizes))
 
     def parameters(self) -> Iterator[Tensor]:
         """What wants gradients beside the rows."""
@@ -163,12 +197,13 @@ class DiffusionBlock(nn.Module):
     def forward(self, x: Conditioned, context: Context) -> Conditioned:
         """Three parts, each added to the patches."""
         patches, text, modulation = x
+        sizes = context.sizes.tokens
         shared = modulation.view(len(modulation), MODULATIONS, -1) + self.table
-        shift, scale, gate, *others = (per_row(own, context.sizes.tokens) for own in shared.unbind(1))
-        patches = patches + gate * self.attention(patches, Modulated(shift, scale), context)
+        shift, scale, gate, *others = shared.unbind(1)
+        patches = patches + gated(self.attention(patches, Modulated(shift, scale, sizes), context), gate, sizes)
         patches = patches + self.cross(patches, text, context)
         shift, scale, gate = others
-        patches = patches + gate * self.feed_forward(patches, Modulated(shift, scale), context)
+        patches = patches + gated(self.feed_forward(patches, Modulated(shift, scale, sizes), context), gate, sizes)
         return patches, text, modulation
 
 
@@ -185,9 +220,9 @@ class VideoOutput(nn.Module):
         """Velocities of every patch."""
         patches, _, modulation = x
         shared = modulation.view(len(modulation), MODULATIONS, -1)[:, :2] + self.table
-        shift, scale = (per_row(own, context.sizes.tokens) for own in shared.unbind(1))
-        output: Tensor = self.project(modulate(patches, shift, scale))
-        return output
+        shift, scale = shared.unbind(1)
+        norm = Modulated(shift, scale, context.sizes.tokens)
+        return context.projected(norm, self.project, patches, norm.parameters())
 
 
 DIFFUSION_BUILDERS: Mapping[str, Callable[[Layer], nn.Module]] = {

@@ -120,6 +120,12 @@ def cross_attention(query: Tensor, key: Tensor, value: Tensor, sizes: Sizes) -> 
     return torch.cat(outputs).index_select(0, packing.inverse) if outputs else query
 
 
+@lru_cache(maxsize=64)
+def owners(tokens: tuple[int, ...], device: torch.device) -> Tensor:
+    """The number of every row's instance [N]."""
+    return _constant(np.repeat(np.arange(len(tokens)), tokens), device)
+
+
 @lru_cache(maxsize=16)
 def rotary(tokens: tuple[int, ...], head_dim: int, theta: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Cosines and sines [2, N, 1, head_dim / 2] of every row's position within its instance.

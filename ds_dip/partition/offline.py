@@ -12,6 +12,7 @@ from typing import Any
 
 from ds_dip.costs.ending import Ending
 from ds_dip.costs.model import CostModel
+from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.files import FileError, read_json
 from ds_dip.models.partition import Partition, model_hash
 from ds_dip.models.spec import Model
@@ -24,7 +25,7 @@ from ds_dip.partition.space import SearchOptions
 from ds_dip.partition.workload import Workload
 
 #: Counts changes of the search that may change its answer, so that older files are searched again.
-REVISION = 3
+REVISION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Inputs:
 
     ``schedule`` names how the run schedules, and ``evaluations`` how many schedules its planner scores
     for a batch; ``costs_sha256`` where the costs come from: of the latency table's bytes, or of the
-    device's rates. ``ending`` is what follows a rank's last backward, where that is known.
+    device's rates. ``ending`` is what follows a rank's last backward, where that is known. ``strategies`` are the
+    memory strategies that the run's plans choose from.
     """
 
     model: Model
@@ -45,6 +47,7 @@ class Inputs:
     memory: Memory = field(default_factory=Memory)
     options: SearchOptions = field(default_factory=SearchOptions)
     ending: Ending | None = None
+    strategies: tuple[str, ...] = STRATEGIES[:1]
 
     @property
     def sha256(self) -> str:
@@ -59,6 +62,7 @@ class Inputs:
                 "costs": self.costs_sha256,
                 "schedule": [self.schedule, self.evaluations],
                 "memory": asdict(self.memory),
+                "strategies": list(self.strategies),
                 "ending": None if self.ending is None else asdict(self.ending),
                 "options": options | {"parts": {name: list(own) for name, own in options["parts"].items()}},
             }
@@ -88,7 +92,7 @@ def partition_offline(
     """
     if path is not None and not again and (known := _known(inputs, path)) is not None:
         return known, True
-    scorer = Scorer(inputs.model, inputs.workload, costs, scheduler, inputs.memory, inputs.ending)
+    scorer = Scorer(inputs.model, inputs.workload, costs, scheduler, inputs.memory, inputs.ending, inputs.strategies)
     last = None if final is None else scorer.by(final)
     found = search(scorer, inputs.ranks, inputs.options, progress, last)
     best = found.best

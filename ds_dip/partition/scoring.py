@@ -9,6 +9,7 @@ from math import fsum, inf
 
 from ds_dip.costs.ending import Ending, rank_tails
 from ds_dip.costs.model import CostModel
+from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model, Sizes
 from ds_dip.partition.memory import Memory
@@ -68,7 +69,8 @@ class Score:
 class Scorer:
     """Scores candidates on one workload; what does not depend on the candidate is computed once.
 
-    ``ending``, where it is known, is what follows a rank's last backward. ``used`` counts the schedules made.
+    ``ending``, where it is known, is what follows a rank's last backward. Every stage has a choice of the memory
+    ``strategies`` that the run has, and a batch ``most_stages`` at most. ``used`` counts the schedules made.
     """
 
     def __init__(
@@ -79,10 +81,12 @@ class Scorer:
         scheduler: Scheduler,
         memory: Memory | None = None,
         ending: Ending | None = None,
+        strategies: Sequence[str] = STRATEGIES[:1],
+        most_stages: int = MOST_STAGES,
     ) -> None:
         self.model, self.workload, self.costs = model, workload, Remembered(costs)
-        self.memory, self.ending = memory or Memory(), ending
-        self.used = 0
+        self.memory, self.ending, self.strategies = memory or Memory(), ending, tuple(strategies)
+        self.used, self._most_stages = 0, most_stages
         self._scheduler = scheduler
         self._shares = workload.shares(model, self.costs)
         self._cuts: dict[tuple[tuple[str, int | None], ...], tuple[tuple[Batch, ...], ...]] = {}
@@ -142,8 +146,10 @@ class Scorer:
         state, capacity = self.memory.state(self.model, partition), self.capacity(partition)
         least, batches = self.least(partition), self.batches(partition)
         stages = 2 * max(sum(self._count(own, partition) for own in batch.microbatches) for r in batches for batch in r)
-        if stages > MOST_STAGES:
-            raise UnfitError(f"a batch has {stages} stages, more than the {MOST_STAGES} that can be planned in time")
+        if stages > self._most_stages:
+            raise UnfitError(
+                f"a batch has {stages} stages, more than the {self._most_stages} that can be planned in time"
+            )
         limit = limit * len(batches) * (1 - 1e-12)
         makespans: list[float] = []
         bounds: list[float] = []
@@ -180,6 +186,7 @@ class Scorer:
             self.costs,
             compute=self.memory.compute,
             memory_capacity=capacity,
+            strategies=self.strategies,
             tails=tails,
             parallel=self.memory.parallel,
         )

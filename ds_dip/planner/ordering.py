@@ -29,6 +29,8 @@ SCHEDULES: Mapping[str, tuple[tuple[str, _Scheduler], ...]] = {
 }
 #: Schedules that are the best of a search.
 SEARCHED = ("dip",)
+#: What a search scores before it changes anything, about: baselines, and orders of the dual queue in both directions.
+SEEDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +129,20 @@ def fastest(problem: Problem, schedule: str) -> tuple[str, Schedule, Timeline]:
 def schedulers(
     schedule: str, evaluations: int, seed: int = 0
 ) -> tuple[Callable[[Problem], tuple[str, Schedule, Timeline]], Callable[[Problem], tuple[str, Schedule, Timeline]]]:
-    """Two ways to schedule a batch outside of a run: without a search, and as a run's planner does with time enough."""
+    """Two ways to schedule a batch outside of a run: about without a search, and as a planner does with time enough.
+
+    Where stages have a choice of memory strategies the first is what a search begins with: which strategies are best
+    depends on orders that no single way to make one finds.
+    """
+
+    def begun(problem: Problem) -> tuple[str, Schedule, Timeline]:
+        if not problem.pairs:
+            return fastest(problem, schedule)
+        found = searched(problem, schedule, min(evaluations, SEEDS), seed=seed)
+        return found.name, found.schedule, found.timeline
 
     def best(problem: Problem) -> tuple[str, Schedule, Timeline]:
         found = searched(problem, schedule, evaluations, seed=seed)
         return found.name, found.schedule, found.timeline
 
-    return lambda problem: fastest(problem, schedule), best
+    return begun, best

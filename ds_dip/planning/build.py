@@ -83,6 +83,8 @@ class _Builder:
         self.edges: list[tuple[int, int, float]] = []
         #: What stages of one chunk and equal instances cost alike.
         self.known: dict[tuple[object, ...], tuple[StageCost, ...]] = {}
+        #: Bytes of what layers give, of one device.
+        self.taken: dict[tuple[tuple[TensorSpec, ...], Sizes], float] = {}
         #: Ids of the first and the last chunk's tasks by (microbatch, module, sub, kind).
         self.ends: dict[tuple[int, str, int, str], tuple[int, int]] = {}
 
@@ -160,7 +162,9 @@ class _Builder:
         """Bytes of what a chunk takes from the one before it, or a module from those upstream."""
         if chunk.start:
             specs = self.model.module(chunk.module).layers[chunk.start - 1].output
-            return _bytes(specs, sizes, self.compute, gradient=False) / self.parallel.rows
+            if (specs, sizes) not in self.taken:
+                self.taken[specs, sizes] = _bytes(specs, sizes, self.compute, gradient=False) / self.parallel.rows
+            return self.taken[specs, sizes]
         whole = self.batch.microbatches[microbatch].sizes
         return (
             sum(

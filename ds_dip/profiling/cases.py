@@ -13,7 +13,7 @@ from ds_dip.costs.layers import Wanted
 from ds_dip.costs.operators import Shape
 from ds_dip.models.build import LayerFactory
 from ds_dip.models.context import Context
-from ds_dip.models.diffusion import modulate, per_row
+from ds_dip.models.diffusion import gated, modulate, per_row
 from ds_dip.models.kinds import PLACEHOLDER
 from ds_dip.models.loss import token_cross_entropy
 from ds_dip.models.norms import layer_norm, rms_norm
@@ -195,7 +195,7 @@ def _gate(s: Shape, place: Place) -> Case:
 
     def run() -> Outputs:
         stream = x.view(x.shape)
-        return [stream + per_row(gate, (s["rows"],)) * added, stream.view(x.shape)]
+        return [stream + gated(added, gate, (s["rows"],)), stream.view(x.shape)]
 
     return Case(run, [x, added, gate])
 

@@ -22,7 +22,7 @@ from ds_dip.models.spec import Model
 from ds_dip.partition.memory import Memory
 from ds_dip.partition.scoring import Scorer
 from ds_dip.partition.workload import Workload, draw
-from ds_dip.planner.ordering import fastest
+from ds_dip.planner.ordering import schedulers
 from ds_dip.planning import build_problem
 from ds_dip.planning.batch import Batch
 from ds_dip.planning.cut import sizes_of
@@ -38,6 +38,8 @@ MODELS: Mapping[str, str] = {
 }
 _DATA: Mapping[str, Callable[[int], PackedDocuments | PackedClips]] = {"VLM": PackedDocuments, "T2V": PackedClips}
 _SAMPLES = 4096
+#: Stages of a batch that are planned within a second.
+MOST_STAGES = 8000
 #: Data type of the simulated runs.
 COMPUTE = "bfloat16"
 
@@ -146,9 +148,11 @@ def make_case(
         model,
         Workload(batches, effort.microbatches),
         Roofline(model, rates, parallel),
-        lambda problem: fastest(problem, "dip"),
+        schedulers("dip", effort.evaluations, effort.seed)[0],
         Memory(bytes=sheet.memory_bytes if limited else None, compute=COMPUTE, parallel=parallel),
         Ending(1, rates.link, rates.link_latency, rates.memory, COMPUTE),
+        STRATEGIES,
+        MOST_STAGES,
     )
     rounds = draw(len(dataset), dataset.metadata, setup.devices, effort.batches, effort.seed)
     return Case(name, model, setup, sheet, scorer, effort, rounds)

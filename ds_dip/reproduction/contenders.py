@@ -16,6 +16,7 @@ from ds_dip.partition.rule import rule_partition
 from ds_dip.partition.scoring import UnfitError
 from ds_dip.partition.search import search
 from ds_dip.partition.space import SearchOptions
+from ds_dip.planner.ordering import schedulers
 from ds_dip.reproduction.cases import Case
 from ds_dip.reproduction.splits import contiguous_split, interleaved_split
 from ds_dip.scheduling import (
@@ -36,6 +37,8 @@ from ds_dip.scheduling import (
 
 Order = Callable[[Problem], Schedule]
 MIXED = "a choice for every stage"
+#: Partitions that a search keeps; twice as many are scored again as the planner schedules.
+SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +143,9 @@ def rule(case: Case) -> Partition:
 def searched(case: Case) -> Partition:
     """The partition that the offline search finds on the sampled batches; never slower, there, than the rule's."""
     effort = case.effort
-    options = SearchOptions(evaluations=effort.partition_evaluations, most_laps=effort.most_laps)
-    return search(case.scorer, case.setup.ranks, options).best.partition
+    options = SearchOptions(evaluations=effort.partition_evaluations, most_laps=effort.most_laps, shown=SHOWN)
+    final = case.scorer.by(schedulers("dip", effort.evaluations, effort.seed)[1])
+    return search(case.scorer, case.setup.ranks, options, final=final).best.partition
 
 
 def megatron(case: Case) -> Outcome:

@@ -29,7 +29,7 @@ from ds_dip.reproduction.results import (
 FORMAT = "ds-dip/reproduction"
 #: The model of the ablation and of the H20 table.
 ABLATED = "VLM-S"
-FULL = Effort(microbatches=32, batches=2, evaluations=1000, partition_evaluations=60, most_laps=6)
+FULL = Effort(microbatches=32, batches=2, evaluations=2000, partition_evaluations=60, most_laps=6)
 QUICK = Effort(microbatches=8, batches=1, evaluations=200, partition_evaluations=12, most_laps=4)
 #: The models of the quick run: one of each family.
 QUICK_MODELS = ("VLM-S", "T2V-S")

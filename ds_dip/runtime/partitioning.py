@@ -97,6 +97,7 @@ def _profiled(model: Model, config: Mapping[str, Any], ranks: int, training_data
             sub_microbatch=dict(dip.sub_microbatch),
             placements=(dip.placement,) if "placement" in dip.model_fields_set else PLACEMENTS,
         ),
+        strategies=dip.strategies,
     )
     path = _kept(f"partition-{inputs.sha256[:16]}.json")
     partition, kept = partition_offline(inputs, costs, *schedulers(dip.schedule, dip.planner.scored()), path)

@@ -67,7 +67,7 @@ class Arrays:
         held: dict[tuple[int, ...], Arrays] = self.cache.setdefault("choices", {})
         key = tuple(choices)
         if key not in held:
-            while len(held) >= 8:
+            while len(held) >= 16:
                 held.pop(next(iter(held)))
             held[key] = self._choose(key)
         return held[key]

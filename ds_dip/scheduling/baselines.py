@@ -19,7 +19,7 @@ from ds_dip.scheduling.static import (
     stages,
     zero_bubble_order,
 )
-from ds_dip.scheduling.timing import Orders, by_rank, first_come, fits, leanest, makespan_of, peaks, schedule_of
+from ds_dip.scheduling.timing import Orders, by_rank, first_come, fits, levels, makespan_of, peaks, schedule_of
 
 FORWARD, WEIGHT = 0, 2
 
@@ -95,15 +95,15 @@ class Fitted:
 
 
 def fitted(problem: Problem, name: str) -> Fitted:
-    """A baseline with first choices, else with the leanest where only those fit into memory.
+    """A baseline with those choices of :func:`levels` that fit into memory and make it fastest, the first of equals.
 
     Raises BaselineError, with the reason, where it cannot apply.
     """
     title, make = _MAKERS[name]
     base = arrays_of(problem)
-    attempts = dict.fromkeys([(0,) * len(problem.pairs), leanest(problem)])
+    best: Fitted | None = None
     reason = ""
-    for choices in attempts:
+    for choices in levels(problem):
         arrays = base.with_choices(choices)
         try:
             orders = make(arrays)
@@ -113,12 +113,17 @@ def fitted(problem: Problem, name: str) -> Fitted:
         except InfeasibleError as error:
             reason = error.reason
             continue
+        if best is not None and makespan >= best.makespan:
+            continue
         if fits(arrays, orders):
-            return Fitted(arrays, orders, choices, makespan)
+            best = Fitted(arrays, orders, choices, makespan)
+            continue
         needed = peaks(arrays, orders)
         rank = int(np.argmax(np.array(needed) - arrays.capacity))
         reason = f"needs {needed[rank]:g} on rank {rank}, whose capacity is {arrays.capacity[rank]:g}"
-    raise BaselineError(f"{title} cannot apply: {reason}")
+    if best is None:
+        raise BaselineError(f"{title} cannot apply: {reason}")
+    return best
 
 
 def _one_by_one(arrays: Arrays) -> Orders:

@@ -10,6 +10,7 @@ from ds_dip.scheduling.arrays import Arrays, arrays_of
 from ds_dip.scheduling.columns import Floats
 from ds_dip.scheduling.lifetimes import area_bound
 from ds_dip.scheduling.problem import Problem
+from ds_dip.scheduling.trading import trade_bounds
 
 
 def lower_bound(problem: Problem) -> tuple[float, str]:
@@ -19,9 +20,11 @@ def lower_bound(problem: Problem) -> tuple[float, str]:
 
 def strongest(arrays: Arrays) -> tuple[float, str]:
     """The largest bound of arrays; pairs count with the least of every value over their choices."""
-    found = bounds(arrays)
-    name = max(found, key=found.__getitem__)
-    return found[name], name
+    if "bound" not in arrays.cache:
+        found = bounds(arrays)
+        name = max(found, key=found.__getitem__)
+        arrays.cache["bound"] = found[name], name
+    return arrays.cache["bound"]  # type: ignore[no-any-return]
 
 
 def bounds(arrays: Arrays) -> dict[str, float]:
@@ -30,12 +33,14 @@ def bounds(arrays: Arrays) -> dict[str, float]:
         return {"chain": 0.0}
     least = optimistic(arrays)
     head, tail = heads(least), tails(least)
-    return {
+    found = {
         "chain": float((head + least.duration + tail).max()),
         "head-work-tail": _head_work_tail(least, head, tail),
         "one-machine": max(_one_machine(least, head, tail, rank) for rank in range(least.ranks)),
         "memory-area": area_bound(least, head, tail),
     }
+    found["memory-time"], found["memory-ends"] = trade_bounds(arrays, least, head, tail, max(found.values()))
+    return found
 
 
 def optimistic(arrays: Arrays) -> Arrays:

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from ds_dip.scheduling.arrays import Arrays, arrays_of
 from ds_dip.scheduling.problem import Problem, ScheduleError
 from ds_dip.scheduling.schedule import Schedule
-from ds_dip.scheduling.timing import by_rank, fits, fitting, interleaving, retime, schedule_of, starts
+from ds_dip.scheduling.timing import (
+    Orders,
+    by_rank,
+    fits,
+    interleaving,
+    makespan_of,
+    retime,
+    schedule_of,
+    starting_choices,
+    starts,
+)
 
 
 def carry_over(previous: Problem, schedule: Schedule, problem: Problem) -> Schedule:
@@ -15,7 +26,7 @@ def carry_over(previous: Problem, schedule: Schedule, problem: Problem) -> Sched
     The heaviest microbatch takes the turns of the earlier one's heaviest, and so on. Tasks of the same
     identity (kind, module, chunk, microbatch, sub) keep their turn, new ones come with the next task of
     their microbatch that was there. Where that is no schedule within memory, the turns are priorities
-    of the dual queue.
+    of the dual queue. Pairs take the choices of ``starting_choices`` with which that is shortest.
     Raises InfeasibleError where nothing fits.
     """
     start = retime(previous, schedule).start
@@ -25,7 +36,7 @@ def carry_over(previous: Problem, schedule: Schedule, problem: Problem) -> Sched
         for task in previous.tasks
         if task.microbatch in twin
     }
-    arrays, choices = fitting(problem)
+    arrays = arrays_of(problem)
     tasks = {task.id: task for task in problem.tasks}
     begin = np.full(arrays.n, np.nan)
     for place, number in enumerate(arrays.id.tolist()):
@@ -39,16 +50,24 @@ def carry_over(previous: Problem, schedule: Schedule, problem: Problem) -> Sched
         else:
             begin[place] = latest
     orders = by_rank(arrays, np.lexsort([arrays.priority, arrays.depth, begin]))
+    priority = np.empty(arrays.n, dtype=np.int64)
+    priority[np.lexsort([arrays.priority, begin])] = np.arange(arrays.n)
+    found = []
+    for choices in starting_choices(problem):
+        own = arrays.with_choices(choices)
+        kept = orders if _runs(own, orders) else interleaving(own, priority)
+        found.append((makespan_of(own, kept), choices, kept))
+    _, choices, orders = min(found, key=lambda entry: entry[0])
+    return schedule_of(arrays, orders, choices)
+
+
+def _runs(arrays: Arrays, orders: Orders) -> bool:
+    """Whether orders are a schedule within memory."""
     try:
         starts(arrays, orders)
-        kept = fits(arrays, orders)
     except ScheduleError:
-        kept = False
-    if not kept:
-        priority = np.empty(arrays.n, dtype=np.int64)
-        priority[np.lexsort([arrays.priority, begin])] = np.arange(arrays.n)
-        orders = interleaving(arrays, priority)
-    return schedule_of(arrays, orders, choices)
+        return False
+    return fits(arrays, orders)
 
 
 def heaviest_first(problem: Problem) -> list[int]:

@@ -14,6 +14,7 @@ from ds_dip.scheduling.validation import BALANCE, LARGEST_ID, LARGEST_SUM, check
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 _INTEGERS = ("id", "rank", "chunk", "segment", "microbatch", "sub")
 _NUMBERS = ("duration", "acquire", "release", "tail")
 _CODE = {kind: number for number, kind in enumerate(KINDS)}

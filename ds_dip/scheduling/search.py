@@ -43,6 +43,8 @@ PROGRAM_COST = 5e-3
 """Seconds of a rank's integer program, about."""
 MOST_ORDERED = 5_000
 """Tasks up to which whole orders are annealed; above, windows bring far more a second."""
+PROMISING = 1.1
+"""Choices of pairs whose first orders are longer than this, by the best makespan then, are not tried with others."""
 LEAST_SHARE = 0.05
 """Share of the time, about, of a way that lately brought nothing."""
 Progress = Callable[[float, float, int, float], None]
@@ -124,22 +126,29 @@ class Portfolio:
         if any(len(pair.choices) > 1 for pair in arrays.problem.pairs):
             self.ways["strategies"] = Way()
         self.priorities: dict[bool, tuple[float, Ints32]] = {}
+        self.begun: dict[tuple[int, ...], float] = {}
         self.rounds = 0
         self.spent = 0.0
+        seeds = [(backwards, choices) for choices in start for backwards in (False, True)]
+        for backwards, choices in seeds:
+            self._seed(choices, backwards, seed_orders(arrays.with_choices(choices), backwards)[0])
+        # What began far behind is not drawn again, and the other orders are only for the choices that began best.
+        self.start = [choices for choices in start if self.begun.get(choices, np.inf) <= PROMISING * pool.best] or start
+        best = pool.elite[0][2] if pool.elite else start[0]
         for backwards in (False, True):
-            for choices in start:
-                orders = seed_orders(arrays.with_choices(choices), backwards)
-                for order in orders if choices == start[0] else orders[:1]:
-                    if not self.priorities or pool.budget.left(DECODE_COST * arrays.n):
-                        self._seed(choices, backwards, order)
+            for order in seed_orders(arrays.with_choices(best), backwards)[1:]:
+                self._seed(best, backwards, order)
         if True not in self.priorities:
             del self.ways["backward"]
 
     def _seed(self, choices: tuple[int, ...], backwards: bool, order: Ints32) -> None:
+        if self.priorities and not self.pool.budget.left(DECODE_COST * self.arrays.n):
+            return
         found = decode(self.arrays, choices, backwards, order, 1, 1.0, 1.0, 0.0, 0)
         self.pool.budget.used += found.evaluations
         if not np.isfinite(found.makespan):
             return
+        self.begun[choices] = min(found.makespan, self.begun.get(choices, np.inf))
         self.pool.add(found.makespan, found.sequence, choices)
         if backwards not in self.priorities or found.makespan < self.priorities[backwards][0]:
             self.priorities[backwards] = (found.makespan, order)
@@ -192,7 +201,7 @@ class Portfolio:
             backwards = way == "backward"
             start = self.priorities[backwards][1]
             heat = self.random.choice((0.001, 0.003, 0.01)) * scale
-            choices = self.random.choice([elite[0][2], chosen[2], *self.start])
+            choices = self.random.choice([*[elite[0][2], chosen[2]] * len(self.start), *self.start])
             return way, lambda: decode(arrays, choices, backwards, start, count, heat, heat / 20, target, seed)
         swaps = self.random.choice((10, 100, 300))
         if way == "window":

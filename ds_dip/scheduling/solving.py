@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from ds_dip.scheduling.admission import admission
 from ds_dip.scheduling.arrays import Arrays, arrays_of
 from ds_dip.scheduling.baselines import BASELINES, fitted
 from ds_dip.scheduling.bounds import lower_bound
@@ -20,7 +19,17 @@ from ds_dip.scheduling.same_order import search_same_order
 from ds_dip.scheduling.schedule import Schedule
 from ds_dip.scheduling.search import Budget, Pool, Portfolio, Progress, Stop
 from ds_dip.scheduling.static import BaselineError
-from ds_dip.scheduling.timing import fits, fitting, flat, leanest, makespan_of, positions, schedule_of, starts, timeline
+from ds_dip.scheduling.timing import (
+    fits,
+    flat,
+    interleave,
+    makespan_of,
+    positions,
+    schedule_of,
+    starting_choices,
+    starts,
+    timeline,
+)
 from ds_dip.scheduling.tree import METHODS, search_orders
 
 
@@ -73,11 +82,12 @@ def solve(
             return _infeasible(error, (bound, name), left, seed)
         return _result(arrays, pool, (bound, name), seed, {})
     baselines = _baselines(problem, pool)
-    if warm_start is not None:
-        chosen = arrays.with_choices(warm_start.choices)
-        orders = positions(chosen, warm_start)
+    # The dual queue's first-come order is a seed by itself; with pairs it may have better choices than seeds have.
+    for known in ([interleave(problem)] if problem.pairs else []) + ([warm_start] if warm_start is not None else []):
+        chosen = arrays.with_choices(known.choices)
+        orders = positions(chosen, known)
         if fits(chosen, orders):
-            pool.add(makespan_of(chosen, orders), flat(orders)[0], warm_start.choices)
+            pool.add(makespan_of(chosen, orders), flat(orders)[0], known.choices)
     with suppress(Stop):
         Portfolio(arrays, pool, bound, seed, start).run(workers, progress)
     return _result(arrays, pool, (bound, name), seed, baselines)
@@ -91,33 +101,6 @@ def warm() -> None:
     arrays = arrays_of(Problem(1, (None,), tasks, ((0, 1, 0.0),)))
     first = decode(arrays, (), False, bundles_of(arrays).first_come, 1, 1.0, 1.0, 0.0, 0)
     reorder(arrays, first.sequence, (), 1, 1.0, 1.0, 0.0, 0, 0)
-
-
-def starting_choices(problem: Problem) -> list[tuple[int, ...]]:
-    """Choices of all pairs to begin with: the first, the fastest, the leanest, and two between.
-
-    Raises InfeasibleError where not even the leanest fits.
-    """
-    fitting(problem)
-    arrays = arrays_of(problem)
-    ranked = [
-        sorted(
-            range(len(pair.choices)),
-            key=lambda number, pair=pair: (  # type: ignore[misc]
-                pair.choices[number].memory,
-                pair.choices[number].forward_duration + pair.choices[number].backward_duration,
-            ),
-        )
-        for pair in problem.pairs
-    ]
-    wanted = [(0,) * len(problem.pairs), leanest(problem)]
-    wanted += [tuple(own[(len(own) - 1) * part // 3] for own in ranked) for part in (1, 2, 3)]
-    found = []
-    for choices in dict.fromkeys(wanted):
-        with suppress(InfeasibleError):
-            admission(arrays.with_choices(choices))
-            found.append(choices)
-    return found
 
 
 def _infeasible(error: InfeasibleError, bound: tuple[float, str], budget: Budget, seed: int) -> Result:

@@ -14,6 +14,7 @@ import numpy as np
 from ds_dip.scheduling.admission import SLACK
 from ds_dip.scheduling.arrays import Arrays
 from ds_dip.scheduling.columns import Floats, Ints
+from ds_dip.scheduling.lifetimes import grouped
 from ds_dip.scheduling.problem import Choice, Pair
 
 
@@ -63,6 +64,47 @@ def _thin(choices: list[Choice], count: int) -> list[Choice]:
     for choice in front[1:-1]:
         buckets[int((choice.memory - low) / (high - low) * max(1, count - 2) * (1 - 1e-12))] = choice
     return [front[0], *list(buckets.values())[: count - 2], front[-1]]
+
+
+SHARES = (0.85, 0.7, 0.55, 0.4, 0.25)
+"""Shares of memory x time, between the fastest and the leanest choices, that priced choices are made for."""
+
+
+def priced(arrays: Arrays) -> list[tuple[int, ...]]:
+    """Choices of all pairs under a price on memory x time, the dearer the fewer: none without pairs.
+
+    A pair's time is the longest path from its forward to its backward: what is held long is computed again first.
+    ``arrays`` are the problem's own.
+    """
+    from ds_dip.scheduling import kernels
+
+    pairs = arrays.problem.pairs
+    if not pairs:
+        return []
+    members = arrays.pairs
+    last = np.where(members[:, 2] >= 0, members[:, 2], members[:, 1])
+    order, at = grouped(arrays)
+    graph = arrays.succ_ptr, arrays.succ, arrays.succ_delay, arrays.duration
+    time = kernels.longest(order, at, *graph, members[:, 0].copy(), last)
+    seconds = np.full((len(pairs), max(len(pair.choices) for pair in pairs)), np.inf)
+    memory = np.zeros_like(seconds)
+    for row, pair in enumerate(pairs):
+        for column, own in enumerate(pair.choices):
+            seconds[row, column], memory[row, column] = _latency(own), own.memory
+    held, rows = memory * time[:, None], np.arange(len(pairs))
+    most, least = (
+        held[rows, seconds.argmin(axis=1)].sum(),
+        np.where(np.isfinite(seconds), held, np.inf).min(axis=1).sum(),
+    )
+    found = []
+    for share in SHARES:
+        low, high = -60.0, 60.0
+        for _ in range(40):
+            price = (low + high) / 2
+            picked = (seconds + 2.0**price * held).argmin(axis=1)
+            low, high = (low, price) if held[rows, picked].sum() <= least + share * (most - least) else (price, high)
+        found.append(tuple((seconds + 2.0**high * held).argmin(axis=1).tolist()))
+    return found
 
 
 WIDEST, BRANCHES = 400, 20

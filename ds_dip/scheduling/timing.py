@@ -34,22 +34,24 @@ def retime(problem: Problem, schedule: Schedule) -> Timeline:
 def interleave(problem: Problem) -> Schedule:
     """DIP's dual-queue interleaving in first-come order, within memory; it never gets stuck.
 
-    Pairs take their first choice where that fits. Else the order is found with their leanest, and
-    then every pair gets the fastest choice for which that order leaves room. Raises
-    InfeasibleError, with the reason and a sufficient capacity, where no order of a microbatch alone
-    fits.
+    Pairs take the choices of :func:`starting_choices` with which that is shortest, the first of equals; then every pair
+    gets the fastest choice for which this order leaves room, where that helps. Raises InfeasibleError, with the
+    reason and a sufficient capacity, where no order of a microbatch alone fits.
     """
     from ds_dip.scheduling.strategies import choose
 
-    arrays, choices = fitting(problem)
-    orders = first_come(arrays)
+    base = arrays_of(problem)
+    best, orders, choices = np.inf, list[list[int]](), (0,) * len(problem.pairs)
+    for tried in starting_choices(problem):
+        arrays = base.with_choices(tried)
+        found = first_come(arrays)
+        if (makespan := makespan_of(arrays, found)) < best:
+            best, orders, choices = makespan, found, tried
     if any(choices):
-        faster = choose(arrays_of(problem), orders, 0.0)
-        if faster is not None and makespan_of(arrays_of(problem).with_choices(faster), orders) < makespan_of(
-            arrays, orders
-        ):
+        faster = choose(base, orders, 0.0)
+        if faster is not None and makespan_of(base.with_choices(faster), orders) < best:
             choices = faster
-    return schedule_of(arrays, orders, choices)
+    return schedule_of(base, orders, choices)
 
 
 def makespan_of(arrays: Arrays, orders: Orders) -> float:
@@ -151,20 +153,55 @@ def by_rank(arrays: Arrays, sequence: NDArray[np.integer[Any]]) -> Orders:
     return [sequence[rank == own].tolist() for own in range(arrays.ranks)]
 
 
+def levels(problem: Problem) -> list[tuple[int, ...]]:
+    """Choices that all pairs take alike: the first, the leanest, and by memory three from there to the richest."""
+    held: dict[str, list[tuple[int, ...]]] = arrays_of(problem).cache
+    if "levels" not in held:
+        held["levels"] = _levels(problem)
+    return held["levels"]
+
+
+def _levels(problem: Problem) -> list[tuple[int, ...]]:
+    ranked = [
+        sorted(
+            range(len(pair.choices)),
+            key=lambda number, pair=pair: (  # type: ignore[misc]
+                pair.choices[number].memory,
+                pair.choices[number].forward_duration + pair.choices[number].backward_duration,
+            ),
+        )
+        for pair in problem.pairs
+    ]
+    wanted = [(0,) * len(problem.pairs), leanest(problem)]
+    wanted += [tuple(own[(len(own) - 1) * part // 3] for own in ranked) for part in (1, 2, 3)]
+    return list(dict.fromkeys(wanted))
+
+
+def starting_choices(problem: Problem) -> list[tuple[int, ...]]:
+    """Choices that fit, to begin with: those of :func:`levels`, and by prices on memory (see ``strategies.priced``).
+
+    Raises InfeasibleError where not even the leanest does.
+    """
+    from ds_dip.scheduling.strategies import priced
+
+    arrays, found, refusal = arrays_of(problem), list[tuple[int, ...]](), dict[tuple[int, ...], InfeasibleError]()
+    if "starts" not in arrays.cache:
+        arrays.cache["starts"] = list(dict.fromkeys([*levels(problem), *priced(arrays)]))
+    for choices in arrays.cache["starts"]:
+        try:
+            admission(arrays.with_choices(choices))
+            found.append(choices)
+        except InfeasibleError as error:
+            refusal[choices] = error
+    if not found:
+        raise refusal[leanest(problem)]
+    return found
+
+
 def fitting(problem: Problem) -> tuple[Arrays, tuple[int, ...]]:
-    """The problem with first choices where they fit, else leanest; raises InfeasibleError."""
-    base = arrays_of(problem)
-    choices = (0,) * len(problem.pairs)
-    arrays = base.with_choices(choices)
-    try:
-        admission(arrays)
-    except InfeasibleError:
-        lean = leanest(problem)
-        if lean == choices:
-            raise
-        choices, arrays = lean, base.with_choices(lean)
-        admission(arrays)
-    return arrays, choices
+    """The problem with the first of its :func:`starting_choices`, and these; raises InfeasibleError."""
+    choices = starting_choices(problem)[0]
+    return arrays_of(problem).with_choices(choices), choices
 
 
 def leanest(problem: Problem) -> tuple[int, ...]:
