@@ -74,12 +74,12 @@ def _h20(settings: Settings, progress: Progress, assumption: str = "") -> Result
 
 def parts(quick: bool) -> tuple[Part, ...]:
     """The ablation, and with each assumption changed."""
-    own = Part("ablation", "ablation", 1.5 if quick else 60, len(ABLATION) + 2, _ablate)
+    own = Part("ablation", "ablation", 2 if quick else 20, len(ABLATION) + 2, _ablate)
     changes = [
         Part(
             f"ablation-{name}",
             f"ablation, {what}",
-            1.5 if quick else 60,
+            2 if quick else 20,
             len(ABLATION) + 2,
             partial(_without, assumption=name),
         )
@@ -91,14 +91,14 @@ def parts(quick: bool) -> tuple[Part, ...]:
 
 def h20_parts(quick: bool) -> tuple[Part, ...]:
     """The table, and Megatron and DIP with each assumption changed."""
-    own = Part("h20", "VLM-S on H20", 2 if quick else 60, len(H20_SYSTEMS), _h20)
+    own = Part("h20", "VLM-S on H20", 2 if quick else 40, len(H20_SYSTEMS), _h20)
     if quick:
         return (own,)
     changes = [
         Part(
             f"h20-{name}",
             f"VLM-S on H20, {what}",
-            50,
+            6,
             2,
             partial(_h20, assumption=name),
         )

@@ -62,7 +62,7 @@ def _run(settings: Settings, progress: Progress) -> Result:
 
 def parts(quick: bool) -> tuple[Part, ...]:
     """One part; none in the quick run, whose batches are not those of a figure in seconds."""
-    return () if quick else (Part(KEY, "calibration", 40, 4, _run),)
+    return () if quick else (Part(KEY, "calibration", 16, 4, _run),)
 
 
 def _compare(_: Results) -> list[Comparison]:

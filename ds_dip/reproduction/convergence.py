@@ -116,8 +116,8 @@ def _exact(settings: Settings, progress: Progress) -> Result:
 def parts(quick: bool) -> tuple[Part, ...]:
     """The methods, and the exact solver."""
     return (
-        Part("search-methods", "search", 2 if quick else 130, len(METHODS), _curves),
-        Part("search-exact", "exact solver", 4 if quick else 150, len(QUICK_EXACT if quick else EXACT), _exact),
+        Part("search-methods", "search", 2 if quick else 125, len(METHODS), _curves),
+        Part("search-exact", "exact solver", 3 if quick else 90, len(QUICK_EXACT if quick else EXACT), _exact),
     )
 
 

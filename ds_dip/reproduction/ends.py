@@ -25,7 +25,7 @@ from ds_dip.reproduction.systems import BASELINES, OURS, RULE, SYSTEMS
 QUICK = ("VLM-S", "T2V-S")
 #: Systems that are run without a memory limit too.
 UNLIMITED = ("megatron", "static", "optimus", "rule")
-_COST = {"VLM-S": 60.0, "VLM-M": 60.0, "VLM-L": 120.0, "T2V-S": 50.0, "T2V-L": 120.0}
+_COST = {"VLM-S": 40.0, "VLM-M": 25.0, "VLM-L": 100.0, "T2V-S": 20.0, "T2V-L": 60.0}
 
 
 def _run(settings: Settings, progress: Progress, model: str) -> Result:
@@ -53,14 +53,14 @@ def parts(quick: bool) -> tuple[Part, ...]:
         Part(
             f"unlimited-{own.lower()}",
             f"{own}, no memory limit",
-            _COST[own] / 2,
+            _COST[own] / 5,
             len(UNLIMITED),
             partial(_unlimited, model=own),
         )
         for own in END_TO_END
     ]
     quiet = [
-        Part(f"collectives-{own.lower()}", f"{own}, collectives free", 12, 1, partial(_free, model=own))
+        Part(f"collectives-{own.lower()}", f"{own}, collectives free", 5, 1, partial(_free, model=own))
         for own in END_TO_END
     ]
     return (*limited, *free, *quiet)

@@ -155,7 +155,7 @@ def _run(settings: Settings, progress: Progress) -> Result:
 
 def parts(quick: bool) -> tuple[Part, ...]:
     """One part."""
-    return (Part(KEY, "memory over time", 3 if quick else 40, 4, _run),)
+    return (Part(KEY, "memory over time", 2 if quick else 6, 4, _run),)
 
 
 def _compare(results: Results) -> list[Comparison]:

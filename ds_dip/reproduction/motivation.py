@@ -80,7 +80,7 @@ def _run(settings: Settings, progress: Progress) -> Result:
 
 def parts(quick: bool) -> tuple[Part, ...]:
     """One part."""
-    return (Part(KEY, "motivation", 3 if quick else 6, len(STEPS), _run),)
+    return (Part(KEY, "motivation", 1 if quick else 2, len(STEPS), _run),)
 
 
 def _compare(results: Results) -> list[Comparison]:

@@ -99,7 +99,7 @@ def parts(quick: bool) -> tuple[Part, ...]:
         Part(
             _key(model, ranks),
             f"{model} on {devices}",
-            8 if quick else 100,
+            4 if quick else 15,
             _STEPS,
             partial(_run, model=model, ranks=ranks),
         )
