@@ -98,10 +98,17 @@ def _experiment(own: Experiment, quick: bool, results: Mapping[str, Result]) -> 
         "text": own.text,
         "columns": dict(own.columns),
         "reference": own.reference,
-        "bars": own.bars,
+        "winner": own.winner,
         "numbers": {key: dict(results[key].numbers) for key in keys},
         "comparisons": [_comparison(comparison) for comparison in own.compare(results)],
-        "rows": [asdict(row) | {"speed": speedup(groups[row.group], row.system, own.reference)} for row in rows],
+        "rows": [
+            asdict(row)
+            | {
+                "speed": speedup(groups[row.group], row.system, own.reference),
+                "gain": speedup(groups[row.group], own.winner, row.system),
+            }
+            for row in rows
+        ],
         "plots": [
             asdict(plot) | {"lines": [{"name": line.name, "points": list(line.points)} for line in lines[plot.name]]}
             for plot in own.plots

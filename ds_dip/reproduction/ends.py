@@ -113,5 +113,5 @@ ENDS = Experiment(
     "are known as ranges only, so ours are compared at the ends of these.",
     parts,
     _compare,
-    bars=True,
+    winner=OURS,
 )

@@ -151,7 +151,8 @@ class Experiment:
     """One figure or table of the paper: its parts, how it is compared, and what its section says.
 
     ``text`` tells what is simulated; ``columns`` are the rows' values that its table has, with their formats.
-    Throughput is told over the system ``reference`` of the same group, and drawn where there are to be ``bars``.
+    Throughput is told over the system ``reference`` of the same group, and that of the system ``winner``, where one is
+    named, over every other one.
     """
 
     key: str
@@ -162,7 +163,7 @@ class Experiment:
     columns: Mapping[str, str] = field(default_factory=dict)
     plots: tuple[Plot, ...] = ()
     reference: str = "megatron"
-    bars: bool = False
+    winner: str = ""
 
 
 def simulate(case: Case, systems: Mapping[str, tuple[str, Run]], progress: Progress, group: str = "") -> list[Row]:

@@ -126,23 +126,30 @@ def results(part: Document, most: int | None = None) -> Table:
         groups = groups[::step]
     values = [name for name in part["columns"] if any(name in row["values"] for row in rows)]
     speeds = any(row["speed"] is not None for row in rows)
+    gains = any(row["gain"] is not None for row in rows)
+    winner = next((row["title"] for row in rows if row["system"] == part["winner"]), "").partition(",")[0]
     noted = [name for name in ("memory", "settings") if any(row["notes"].get(name) for row in rows)]
     refused = any("refusal" in row["notes"] for row in rows)
     reference = next((row["title"] for row in rows if row["system"] == part["reference"]), "").partition(",")[0]
     columns = ["of", "system", "seconds"]
-    columns += [f"throughput over {reference}"] * speeds
+    columns += [f"throughput over {reference}"] * speeds + [f"{winner} over it"] * gains
     columns += ["over its lower bound", *values, *noted, *["why not"] * refused]
     cells = []
     for row in rows:
         if row["group"] not in groups:
             continue
         own = [row["group"], row["title"], "-" if row["seconds"] is None else f"{row['seconds']:.3f}"]
-        own += ["-" if row["speed"] is None else f"{row['speed'] - 1:+.1%}"] * speeds
+        own += [_gain(row["speed"])] * speeds
+        own += [_gain(row["gain"])] * gains
         own += ["-" if row["gap"] is None else f"{max(0.0, row['gap']):.1%}"]
         own += [_cell(part["columns"][name], row["values"].get(name)) for name in values]
         own += [row["notes"].get(name, "") for name in noted] + [row["notes"].get("refusal", "")] * refused
         cells.append(tuple(own))
     return Table(tuple(columns), tuple(cells))
+
+
+def _gain(speed: float | None) -> str:
+    return "-" if speed is None else f"{speed - 1:+.1%}"
 
 
 def _cell(kind: str, number: float | None) -> str:
@@ -181,12 +188,11 @@ def drawings_of(part: Document) -> dict[str, str]:
     """The drawings of one experiment: figures beside the paper's, throughput by group, and its lines."""
     groups = [(own["what"], _bars(own)) for own in part["comparisons"] if own["unit"] not in (SECONDS, COUNT)]
     found = {"figures": charts.bars([own for own in groups if len(own[1]) > 1], "beside the paper's")}
-    if part["bars"]:
-        speeds: dict[str, list[tuple[str, float]]] = {}
-        for row in part["rows"]:
-            if row["speed"] is not None and row["system"] != part["reference"]:
-                speeds.setdefault(row["group"], []).append((row["title"], 100 * (row["speed"] - 1)))
-        found["throughput"] = charts.bars(list(speeds.items()), "throughput gained over Megatron")
+    gains: dict[str, list[tuple[str, float]]] = {}
+    for row in part["rows"]:
+        if row["gain"] is not None and row["system"] != part["winner"]:
+            gains.setdefault(row["group"], []).append((f"over {row['title']}", 100 * (row["gain"] - 1)))
+    found["throughput"] = charts.bars(list(gains.items()), "throughput that ours gains")
     for plot in part["plots"]:
         axes = plot["title"], plot["x"], plot["y"]
         found[plot["name"]] = charts.lines(plot["lines"], *axes, logarithmic=plot["logarithmic"])
