@@ -33,6 +33,8 @@ EXACT = (1, 2, 3, 4, 6, 8, 10)
 QUICK_EXACT, LIMIT, QUICK_LIMIT = (1, 2), 40.0, 2.0
 #: A search is over when it is this close to the best that any method finds.
 NEAR = 0.01
+#: After how many seconds, in a row.
+SOON = "near the best after"
 #: A bound this close is a proof: the solver counts in whole units, and rounds every duration down to one.
 _PROVEN = 1e-5
 #: Problems in a row that are not proven, after which larger ones are not tried.
@@ -72,7 +74,7 @@ def _curves(settings: Settings, progress: Progress) -> Result:
         values = {"evaluations": float(own.evaluations), "search seconds": own.seconds}
         notes = {"settings": "not within 1 % of the best"}
         if near is not None:
-            values["near"], notes = near, {}
+            values[SOON], notes = near, {}
         rows.append(Row("methods", method, METHODS[method], own.makespan, own.gap, values, notes))
         ends = [*own.curve, (own.seconds, own.evaluations, own.makespan)]
         lines.append(Line(METHODS[method], tuple((max(1e-3, a), 100 * (c / own.lower_bound - 1)) for a, _, c in ends)))
@@ -126,7 +128,7 @@ def _compare(results: Results) -> list[Comparison]:
     ours = next(row for row in results["search-methods"].rows if row.system == "portfolio")
     proven = [row.values["microbatches"] for row in results["search-exact"].rows if row.values.get("proven")]
     return [
-        Comparison(SEARCH, ours.values.get("near"), (), "one core, until within 1 % of the best found"),
+        Comparison(SEARCH, ours.values.get(SOON), (), "one core, until within 1 % of the best found"),
         Comparison(PROVEN, max(proven, default=None), ("solver",), f"{LIMIT:g} s each, one core"),
     ]
 
@@ -144,7 +146,7 @@ SEARCHES = Experiment(
         "tasks": "count",
         "evaluations": "count",
         "search seconds": "seconds",
-        "near": "seconds",
+        SOON: "seconds",
         "proven": "yes",
         "search over proof": "share",
     },

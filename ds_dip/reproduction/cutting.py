@@ -30,6 +30,8 @@ from ds_dip.scheduling.timing import interleaving, makespan_of
 
 KEY, FREE = "cutting", "cutting-memory"
 MODEL, MODULE = "VLM-S", "vision"
+#: The spread of orders of whole microbatches, in a row.
+WHOLE = "spread of microbatches"
 #: Images of a sub-microbatch; the last one is a whole microbatch.
 SIZES = (2, 4, 6, 8, 12, 16, 24, 48)
 QUICK = (4, 12, 48)
@@ -72,7 +74,9 @@ def _run(settings: Settings, progress: Progress, *, limited: bool) -> Result:
             for whole in (False, True)
         )
         found = contenders.reordered(case, own, detail).outcome
-        rows.append(row_of(group, str(size), f"{size} images", found, images=float(size), spread=wide, narrow=narrow))
+        rows.append(
+            row_of(group, str(size), f"{size} images", found, images=float(size), spread=wide, **{WHOLE: narrow})
+        )
     return Result(
         tuple(rows),
         {
@@ -117,7 +121,7 @@ def _figures(rows: Sequence[Row]) -> tuple[dict[str, tuple[float, float]], int, 
     seconds = {size: row.seconds for size, row in by_size.items() if row.seconds is not None}
     best = min(seconds, key=seconds.__getitem__)
     spreads = {
-        name: (by_size[size].values["spread"], by_size[size].values["narrow"])
+        name: (by_size[size].values["spread"], by_size[size].values[WHOLE])
         for name, size in (("wide", SIZES[-1]), ("narrow", 12))
     }
     return spreads, best, seconds[4] / seconds[best] - 1
@@ -130,7 +134,7 @@ CUT = Experiment(
     "orders of segments under the same memory strategies; the seconds are a searched order's.",
     parts,
     _compare,
-    columns={"spread": "share", "narrow": "share"},
+    columns={"spread": "share", WHOLE: "share"},
     plots=(
         Plot("seconds", "seconds of an iteration", "images in a sub-microbatch", "seconds", logarithmic=True),
         Plot("spread", "worst over best schedule", "images in a sub-microbatch", "%", logarithmic=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import fsum, sqrt
 
@@ -32,7 +33,7 @@ from ds_dip.reproduction.systems import BASELINES, RULE
 from ds_dip.scheduling import Problem, Schedule, retime
 from ds_dip.scheduling.arrays import arrays_of
 
-KEY = "memory"
+KEY, FREE = "memory", "memory-free"
 MODEL = "VLM-S"
 #: Points of a line.
 _POINTS = 240
@@ -112,8 +113,9 @@ def _row(
     return row_of(MODEL, system, title, outcome, **values), drawn
 
 
-def _run(settings: Settings, progress: Progress) -> Result:
-    case = settings.case(MODEL, effort=replace(settings.effort, batches=1))
+def _run(settings: Settings, progress: Progress, *, limited: bool) -> Result:
+    case = settings.case(MODEL, effort=replace(settings.effort, batches=1), limited=limited)
+    group = MODEL if limited else f"{MODEL}, without a memory limit"
     rows: list[Row] = []
     lines: dict[str, tuple[Line, ...]] = {}
 
@@ -121,7 +123,7 @@ def _run(settings: Settings, progress: Progress) -> Result:
         own: Case, partition: Partition, outcome: Outcome, name: str, title: str, made: list[tuple[Problem, Schedule]]
     ) -> None:
         row, drawn = _row(own, partition, outcome, name, title, made)
-        rows.append(row)
+        rows.append(replace(row, group=group))
         lines[name] = drawn
 
     peaks: tuple[float, ...] = ()
@@ -150,26 +152,40 @@ def _run(settings: Settings, progress: Progress) -> Result:
         )
         made = [(problem, result.schedule) for problem, result in searched if result.schedule is not None]
         add(own, partition, outcome, name, title, made)
-    return Result(tuple(rows), lines)
+    return Result(tuple(rows), lines if limited else {})
 
 
 def parts(quick: bool) -> tuple[Part, ...]:
-    """One part."""
-    return (Part(KEY, "memory over time", 2 if quick else 6, 4, _run),)
+    """With the devices' memory and without a limit."""
+    return (
+        Part(KEY, "memory over time", 2 if quick else 6, 4, partial(_run, limited=True)),
+        Part(FREE, "the same, no memory limit", 2 if quick else 6, 4, partial(_run, limited=False)),
+    )
 
 
 def _compare(results: Results) -> list[Comparison]:
-    rows = {row.system: row for row in results[KEY].rows}
-    ours, other = (rows[name].values for name in ("rule", "megatron"))
+    rows, free = results[KEY].rows, results[FREE].rows
+    equal = speedup(free, "equal", "optimus")
     return [
         Comparison(
             FLUCTUATION,
-            ours["comes and goes"] / other["comes and goes"],
+            _ratio(rows, "comes and goes"),
             ("fluctuation", "memory"),
-            changed={"fluctuation": ours["deviation"] / other["deviation"]},
+            changed={"fluctuation": _ratio(rows, "deviation"), "memory": _ratio(free, "comes and goes")},
         ),
-        Comparison(EQUAL_PEAK, speedup(results[KEY].rows, "equal", "optimus"), ("memory", "data", "batch")),
+        Comparison(
+            EQUAL_PEAK,
+            speedup(rows, "equal", "optimus"),
+            ("memory", "data", "batch"),
+            changed={} if equal is None else {"memory": equal},
+        ),
     ]
+
+
+def _ratio(rows: Sequence[Row], name: str) -> float:
+    """DIP's value to Megatron's."""
+    values = {row.system: row.values[name] for row in rows}
+    return values["rule"] / values["megatron"]
 
 
 FOOTPRINTS = Experiment(

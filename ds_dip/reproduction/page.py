@@ -11,6 +11,7 @@ from ds_dip.reproduction.tables import (
     deviation,
     drawings,
     every,
+    explained,
     figures,
     headline,
     ours,
@@ -61,6 +62,7 @@ def page(document: Document) -> str:
     drawn = drawings(document)
     found = every(document)
     within = sum(own["agrees"] for own in found)
+    tally = f"{headline(document)} {explained(document)}"
     title = f"{document['paper']}: its evaluation in simulation"
     parts = [
         "<!doctype html>",
@@ -69,7 +71,7 @@ def page(document: Document) -> str:
         '<meta name="color-scheme" content="light dark">',
         f"<title>{escape(title)}</title><style>{_STYLE}{charts.style()}</style></head><body><main>",
         f'<h1>{escape(title)}</h1><p class="soft">{escape(setting(document))}</p>',
-        f'<div class="tally"><strong>{within} / {len(found)}</strong><span>{escape(headline(document))}</span></div>',
+        f'<div class="tally"><strong>{within} / {len(found)}</strong><span>{escape(tally)}</span></div>',
         f"<p>{escape(document['calibration']['text'])}</p>",
         _contents(document),
         f'<h2 id="differs">What differs by more than {document["tolerance"]:.0%}</h2>',

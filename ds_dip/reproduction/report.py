@@ -7,6 +7,7 @@ from ds_dip.reproduction.tables import (
     Table,
     drawings_of,
     every,
+    explained,
     figures,
     headline,
     results,
@@ -23,7 +24,7 @@ PLOTS = "plots"
 def report(document: Document) -> str:
     """The whole report; its drawings are files in ``PLOTS``."""
     lines = [f"# {document['paper']}: its evaluation in simulation", "", setting(document), ""]
-    lines += [f"**{headline(document)}**", "", document["calibration"]["text"], ""]
+    lines += [f"**{headline(document)}** {explained(document)}", "", document["calibration"]["text"], ""]
     lines += [f"## What differs by more than {document['tolerance']:.0%}", ""]
     lines += [*_table(figures(every(document), differing=True)), ""]
     lines += ["What may be behind a difference; *changed* is our figure with that assumption changed:", ""]

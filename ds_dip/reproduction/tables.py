@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,20 @@ def headline(document: Document) -> str:
         f"{within} of {len(found)} figures are within {document['tolerance']:.0%} of the paper's. Throughputs are "
         f"compared as such; gain against gain {gains} of {len(speeds)} would be."
     )
+
+
+def explained(document: Document) -> str:
+    """How many of those that differ do not when one assumption is changed, and which."""
+    differing = [own for own in every(document) if not own["agrees"]]
+    found = [
+        [name for name, other in own["changed"].items() if abs(other / own["paper"] - 1) <= document["tolerance"]]
+        for own in differing
+        if own["paper"]
+    ]
+    counts = Counter(name for own in found for name in own)
+    by_name = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+    names = f" ({by_name})" if by_name else ""
+    return f"Of the {len(differing)} others {sum(map(bool, found))} are within it with one assumption changed{names}."
 
 
 def _alike(own: Document, tolerance: float) -> bool:
