@@ -101,7 +101,7 @@ def deviations(entries: Sequence[tuple[str, float]], tolerance: float) -> str:
     if not entries:
         return ""
     most = max(math.log(2.0), *(abs(math.log(max(1e-3, 1 + own))) for _, own in entries))
-    left, right = 300, _WIDTH - 70
+    left, right = 345, _WIDTH - 70
 
     def across(own: float) -> float:
         return left + (math.log(max(1e-3, 1 + own)) / most + 1) / 2 * (right - left)
