@@ -9,7 +9,7 @@ import pytest
 
 from ds_dip.partition.scoring import UnfitError
 from ds_dip.reproduction.cases import Case, Effort, make_case
-from ds_dip.reproduction.fsdp import fsdp
+from ds_dip.reproduction.fsdp import exposed, fsdp
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ROOT / "model_configs", ROOT / "profiling" / "devices"
@@ -26,6 +26,7 @@ def test_fsdp_is_not_faster_than_its_devices_work(case: Case) -> None:
     even, uneven = fsdp(replace(case, rounds=alike)), fsdp(case)
     assert uneven.mean > even.mean
     assert uneven.gap is None
+    assert exposed(case).mean > uneven.mean
     slow = replace(case.device, links={"node": (1.0, 0.0), "network": (1.0, 0.0)})
     assert fsdp(replace(case, device=slow)).mean > 100 * uneven.mean
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,62 +17,122 @@ from ds_dip.commands import refusing
 from ds_dip.files import check_writable, write_atomic, write_json
 
 if TYPE_CHECKING:
-    from ds_dip.reproduction.results import Progress
+    from ds_dip.reproduction.running import Watch
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
+#: Processes that are started where nothing is said.
+_JOBS = min(2, os.cpu_count() or 1)
+#: Under the folder of the report.
+_PARTS, _PLOTS = "parts", "plots"
 
 
 @click.command("reproduce")
 @click.argument("paper", type=click.Choice(["dip"]))
-@click.option("--quick", is_flag=True, help="Two models, one small batch: half a minute.")
+@click.option("--quick", is_flag=True, help="Fewer models, one small batch: half a minute.")
 @click.option("--out", type=_FOLDER, default=Path("reproduction"), show_default=True,
-              help="Folder for report.md and report.json; made where it is missing.")  # fmt: skip
+              help="Folder for report.html, report.md and report.json; made where it is missing.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1, 64), default=_JOBS, show_default=True,
+              help="Processes; they change nothing of what is found.")  # fmt: skip
+@click.option("--fresh", is_flag=True, help="Run again what an earlier run has left in the folder.")
 @click.option("--models", type=_FOLDER, default=Path("model_configs"), show_default=True,
               help="Folder of the models' descriptions.")  # fmt: skip
 @click.option("--devices", type=_FOLDER, default=Path("profiling/devices"), show_default=True,
               help="Folder of the devices' descriptions.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the document, not what differs.")
-def command(paper: str, quick: bool, out: Path, models: Path, devices: Path, as_json: bool) -> None:
+def command(
+    paper: str, quick: bool, out: Path, jobs: int, fresh: bool, models: Path, devices: Path, as_json: bool
+) -> None:
     """Simulate the evaluation of PAPER and write a report that sets each figure beside the paper's.
 
-    The report's first page tells what differs by more than 15 %, and what of the evaluation is missing.
+    The report's first page tells what differs by more than 15 %, and what of the evaluation is missing. A run that was
+    interrupted goes on where it was with the same command.
     """
-    from ds_dip.reproduction.dip import reproduce, total
+    from ds_dip.reproduction import charts
+    from ds_dip.reproduction.dip import reproduce
+    from ds_dip.reproduction.page import page
     from ds_dip.reproduction.report import report
+    from ds_dip.reproduction.store import path_of
+    from ds_dip.reproduction.tables import drawings
 
-    out.mkdir(parents=True, exist_ok=True)
-    targets = out / "report.json", out / "report.md"
+    for folder in (out / _PARTS, out / _PLOTS):
+        folder.mkdir(parents=True, exist_ok=True)
+    targets = out / "report.json", out / "report.md", out / "report.html"
     for target in targets:
         check_writable(target)
-    with refusing(), _progress(total(quick)) as progress:
-        document = reproduce(models, devices, quick=quick, progress=progress)
+    with _progress(quick) as (keys, done, watch):
+        if fresh:
+            for key in keys:
+                path_of(out / _PARTS, key).unlink(missing_ok=True)
+        try:
+            with refusing():
+                document = reproduce(models, devices, out / _PARTS, quick=quick, jobs=jobs, watch=watch)
+        except KeyboardInterrupt:
+            click.echo(
+                f"interrupted: {len(done)} of {len(keys)} parts are in {out / _PARTS}; the same command goes on with "
+                "the others",
+                err=True,
+            )
+            sys.exit(128 + signal.SIGINT)
+    for name, drawing in drawings(document).items():
+        write_atomic(out / _PLOTS / f"{name}.svg", charts.alone(drawing))
     write_json(targets[0], document)
     write_atomic(targets[1], report(document))
+    write_atomic(targets[2], page(document))
     if as_json:
         click.echo(json.dumps(document))
         return
-    _show(paper, document, targets[1])
+    _show(paper, document, targets[2])
 
 
 def _show(paper: str, document: dict[str, Any], path: Path) -> None:
-    every = [own for group in document["comparisons"].values() for own in group]
-    for own in every:
-        ours = "not simulated" if own["ours"] is None else f"{own['ours'] - 1:+.1%}"
-        deviation = "" if own["deviation"] is None else f" ({own['deviation']:+.1%})"
-        click.echo(f"{own['what']}: {ours}, the paper {own['paper'] - 1:+.1%}{deviation}")
-    agreeing = sum(own["agrees"] for own in every)
-    click.echo(f"{paper}: {agreeing} of {len(every)} figures within {document['tolerance']:.0%}; {path} written")
+    from ds_dip.reproduction.tables import deviation, every, headline, ours, published
+
+    for own in every(document):
+        click.echo(f"{own['what']}: {ours(own)}, the paper {published(own)} ({deviation(own)})")
+    click.echo(f"{paper}: {headline(document)} {path} written")
 
 
 @contextmanager
-def _progress(systems: int) -> Iterator[Progress]:
-    """A bar on a terminal: systems simulated of all, and the one that is."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
+def _progress(quick: bool) -> Iterator[tuple[list[str], set[str], Watch]]:
+    """The keys of all parts, those that are done, and what watches them: a bar on a terminal, nothing elsewhere.
 
+    The bar is measured in the seconds of a core that parts are known to take about.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from ds_dip.reproduction.catalogue import parts_of
+    from ds_dip.reproduction.running import Event
+
+    parts = parts_of(quick)
+    done: set[str] = set()
+    steps: dict[str, int] = dict.fromkeys(parts, 0)
     console = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        task = bars.add_task("reading", total=systems, completed=-1)
-        yield lambda what: bars.update(task, advance=1, description=what)
+    columns = (
+        BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[parts]}"), TimeElapsedColumn(),
+        TimeRemainingColumn(), TextColumn("{task.description}"),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("reading", total=sum(part.cost for part in parts.values()), parts="")
+
+        def watch(event: Event) -> None:
+            part = event.part
+            if event.done:
+                done.add(part.key)
+            else:
+                steps[part.key] += 1
+            completed = sum(
+                own.cost * (1.0 if key in done else min(1.0, max(0, steps[key] - 1) / own.steps))
+                for key, own in parts.items()
+            )
+            what = f"{part.title}: {event.what}" if event.what else None
+            bar.update(task, completed=completed, description=what, parts=f"{len(done)}/{len(parts)} parts")
+
+        yield list(parts), done, watch

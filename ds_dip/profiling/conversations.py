@@ -10,7 +10,7 @@ from html import escape
 
 from ds_dip.data import SampleMetadata, Sampler
 from ds_dip.data.conversations import Conversations
-from ds_dip.planning import assign
+from ds_dip.planning import Load, assign
 from ds_dip.profiling.data import Histogram, histogram, histograms
 
 _BATCHES = 20
@@ -88,13 +88,17 @@ def balance_of(samples: Sequence[SampleMetadata], batch_size: int, replicas: int
         )
     sampler = Sampler(len(samples), batch_size)
     names = sorted({name for sample in samples for name in sample.modules})
+
+    def tokens(sample: SampleMetadata) -> Load:
+        return Load(tuple(float(sum(sample.modules.get(name, ()))) for name in names))
+
     drawn: dict[str, list[float]] = {name: [] for name in names}
     assigned: dict[str, list[float]] = {name: [] for name in names}
     for step in range(min(_BATCHES, sampler.steps_per_epoch)):
         batch = [samples[index] for index in sampler.indices(step)]
         buckets = replicas * microbatches
         plain = [batch[n * batch_size // buckets : (n + 1) * batch_size // buckets] for n in range(buckets)]
-        shares = assign(batch, replicas, microbatches, _tokens)
+        shares = assign(batch, replicas, microbatches, tokens)
         even = [[batch[place] for place in positions] for share in shares for positions in share]
         for name in names:
             for found, groups in ((drawn, plain), (assigned, even)):
@@ -103,10 +107,6 @@ def balance_of(samples: Sequence[SampleMetadata], batch_size: int, replicas: int
                     found[name].append(max(loads) * len(loads) / sum(loads))
     means = [{name: sum(own) / len(own) for name, own in found.items() if own} for found in (drawn, assigned)]
     return Balance(batch_size, replicas, microbatches, *means)
-
-
-def _tokens(sample: SampleMetadata) -> float:
-    return float(sum(sum(sizes) for sizes in sample.modules.values()))
 
 
 def svg(inspection: Inspection, title: str) -> str:

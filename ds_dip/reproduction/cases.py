@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ds_dip.costs.devices import Device, read_device
@@ -20,26 +20,31 @@ from ds_dip.models.partition import Partition
 from ds_dip.models.schema import Setup
 from ds_dip.models.spec import Model
 from ds_dip.partition.memory import Memory
-from ds_dip.partition.scoring import Scorer
+from ds_dip.partition.scoring import Remembered, Scorer
 from ds_dip.partition.workload import Workload, draw
 from ds_dip.planner.ordering import schedulers
 from ds_dip.planning import build_problem
-from ds_dip.planning.batch import Batch
 from ds_dip.planning.cut import sizes_of
 from ds_dip.scheduling import Problem
 
-#: The models of the end-to-end figures: family, file.
+#: The paper's models and their files.
 MODELS: Mapping[str, str] = {
     "VLM-S": "vlm_s.json",
     "VLM-M": "vlm_m.json",
     "VLM-L": "vlm_l.json",
     "T2V-S": "t2v_s.json",
     "T2V-L": "t2v_l.json",
+    "VLM-XL": "vlm_xl.json",
+    "T2V-XL": "t2v_xl.json",
 }
+#: Of them those that the paper ran on devices.
+END_TO_END = ("VLM-S", "VLM-M", "VLM-L", "T2V-S", "T2V-L")
 _DATA: Mapping[str, Callable[[int], PackedDocuments | PackedClips]] = {"VLM": PackedDocuments, "T2V": PackedClips}
 _SAMPLES = 4096
 #: Stages of a batch that are planned within a second.
 MOST_STAGES = 8000
+#: Bytes a second of a link on which nothing takes time.
+_ENDLESS = 1e30
 #: Data type of the simulated runs.
 COMPUTE = "bfloat16"
 
@@ -73,6 +78,7 @@ class Case:
     scorer: Scorer
     effort: Effort
     rounds: tuple[tuple[SampleMetadata, ...], ...]
+    _free: dict[Partition, list[Problem]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def family(self) -> str:
@@ -90,11 +96,40 @@ class Case:
         ]
         return max(seconds) / min(seconds)
 
+    def on(self, batches: Sequence[tuple[SampleMetadata, ...]]) -> Case:
+        """The same on other batches."""
+        scorer = self.scorer
+        other = Scorer(
+            self.model,
+            Workload(tuple(batches), self.effort.microbatches),
+            scorer.costs,
+            schedulers("dip", self.effort.evaluations, self.effort.seed)[0],
+            scorer.memory,
+            scorer.ending,
+            STRATEGIES,
+            MOST_STAGES,
+        )
+        return replace(self, scorer=other, _free={})
+
+    def within(self, limits: Sequence[float | None]) -> Case:
+        """The same with at most this many bytes of activations on every rank."""
+        other = self.on(self.scorer.workload.batches)
+        other.scorer.memory = replace(other.scorer.memory, limits=tuple(limits))
+        return other
+
     def problems(self, partition: Partition, chosen: Mapping[str, str] | None = None) -> list[Problem]:
         """Every sampled batch on a partition, stages with the memory strategy of their module, or with a choice of all.
 
         Raises UnfitError where nothing is left for activations.
         """
+        if partition not in self._free:
+            # Costs are what takes long, and of one partition all strategies are asked for one after the other.
+            self._free.clear()
+            self._free[partition] = self._problems(partition)
+        free = self._free[partition]
+        return free if chosen is None else [fixed(problem, chosen) for problem in free]
+
+    def _problems(self, partition: Partition) -> list[Problem]:
         scorer = self.scorer
         assert scorer.ending is not None
         tails = rank_tails(self.model, partition, scorer.ending, scorer.memory.parallel.degree)
@@ -108,7 +143,6 @@ class Case:
                 compute=COMPUTE,
                 memory_capacity=capacity,
                 strategies=STRATEGIES,
-                chosen=None if chosen is None else _stages(batch, partition, chosen),
                 tails=tails,
                 parallel=scorer.memory.parallel,
             )
@@ -116,43 +150,81 @@ class Case:
         ]
 
 
-def _stages(batch: Batch, partition: Partition, chosen: Mapping[str, str]) -> dict[tuple[str, int, int, int], str]:
-    """The strategies of single stages that modules' strategies are."""
-    return {
-        (chunk.module, chunk.index, number, sub): chosen[chunk.module]
-        for chunk in partition.chunks
-        for number, microbatch in enumerate(batch.microbatches)
-        for sub in range(len(microbatch.subs[chunk.module]))
-    }
+def fixed(problem: Problem, chosen: Mapping[str, str]) -> Problem:
+    """A problem without choices: every pair has the memory strategy of its module."""
+    tasks = {task.id: task for task in problem.tasks}
+    for pair in problem.pairs:
+        forward, backward = tasks[pair.forward], tasks[pair.backward]
+        own = pair.choices[STRATEGIES.index(chosen[forward.module])]
+        tasks[pair.forward] = replace(forward, duration=own.forward_duration, acquire=own.memory)
+        tasks[pair.backward] = replace(
+            backward,
+            duration=own.backward_duration,
+            acquire=own.backward_acquire,
+            release=own.memory + own.backward_acquire,
+        )
+    return replace(problem, tasks=tuple(tasks.values()), pairs=())
 
 
 def make_case(
-    name: str, effort: Effort, models: Path, devices: Path, device: str = "h800", *, limited: bool = True
+    name: str,
+    effort: Effort,
+    models: Path,
+    devices: Path,
+    device: str = "h800",
+    *,
+    ranks: int | None = None,
+    limited: bool = True,
+    collectives: bool = True,
+    factor: float = 1.0,
+    unevenness: float | None = None,
 ) -> Case:
-    """The case of one of ``MODELS`` in its setup on a device, from folders of descriptions.
+    """The case of one of ``MODELS`` in its first setup on a device (with ``ranks``), from folders of descriptions.
 
-    Pipelines have the device's memory, or no limit where it is not ``limited``.
+    Pipelines have the device's memory, or no limit where it is not ``limited``; without ``collectives`` those of their
+    tensor parallelism take no time. ``factor`` multiplies the share of its
+    arithmetic that the device reaches. With ``unevenness`` only samples are drawn of which none takes more than that
+    many times as long as another one: the most that can be kept.
     Tensor-parallel groups are inside a node, pipeline messages and what devices do at a batch's end go over the
     network. Raises FileError for a file that cannot be used, ValueError for a device without a setup.
     """
     path = models / MODELS[name]
     model, setups = load_model(path), load_setups(path)
-    setup = next((own for own in setups if own.device == device and own.replicas == 1), None)
+    setup = next((own for own in setups if own.device == device and ranks in (None, own.ranks)), None)
     if setup is None:
-        raise ValueError(f"{path} has no setup of one replica on {device}: add one, or take another device")
+        raise ValueError(f"{path} has no setup on {device}: add one, or take another device")
     sheet = read_device(devices / f"{device}.json")
+    sheet = replace(sheet, efficiency={**sheet.efficiency, "flops": factor * sheet.efficiency["flops"]})
     parallel, rates = sheet.tensor_parallel(setup.tensor_parallel), sheet.rates(COMPUTE, "network")
+    if not collectives:
+        parallel = replace(parallel, link=_ENDLESS, link_latency=0.0)
+    costs = Remembered(Roofline(model, rates, parallel))
     dataset = _DATA[name.partition("-")[0]](_SAMPLES)
-    batches = draw(len(dataset), dataset.metadata, effort.microbatches, effort.batches, effort.seed)
+    samples = [dataset.metadata(index) for index in range(len(dataset))]
+    if unevenness is not None:
+        samples = evened(samples, [sample_seconds(model, costs, sizes_of([own], model)) for own in samples], unevenness)
+    batches = draw(len(samples), samples.__getitem__, effort.microbatches, effort.batches, effort.seed)
     scorer = Scorer(
         model,
         Workload(batches, effort.microbatches),
-        Roofline(model, rates, parallel),
+        costs,
         schedulers("dip", effort.evaluations, effort.seed)[0],
-        Memory(bytes=sheet.memory_bytes if limited else None, compute=COMPUTE, parallel=parallel),
-        Ending(1, rates.link, rates.link_latency, rates.memory, COMPUTE),
+        Memory(sheet.memory_bytes if limited else None, COMPUTE, setup.replicas, parallel=parallel),
+        Ending(setup.replicas, rates.link, rates.link_latency, rates.memory, COMPUTE),
         STRATEGIES,
         MOST_STAGES,
     )
-    rounds = draw(len(dataset), dataset.metadata, setup.devices, effort.batches, effort.seed)
+    rounds = draw(len(samples), samples.__getitem__, min(setup.devices, len(samples)), effort.batches, effort.seed)
     return Case(name, model, setup, sheet, scorer, effort, rounds)
+
+
+def evened(samples: Sequence[SampleMetadata], seconds: Sequence[float], unevenness: float) -> list[SampleMetadata]:
+    """The most samples of which none takes more than ``unevenness`` times as long as another one, in their order."""
+    order = sorted(range(len(samples)), key=seconds.__getitem__)
+    best, low = range(0), 0
+    for high, index in enumerate(order):
+        while seconds[index] > unevenness * seconds[order[low]]:
+            low += 1
+        if high + 1 - low > len(best):
+            best = range(low, high + 1)
+    return [samples[index] for index in sorted(order[place] for place in best)]

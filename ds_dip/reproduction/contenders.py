@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
-from math import fsum, inf
+from math import fsum
 
 from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.models.parameters import parameters
@@ -73,6 +73,15 @@ class Ordered:
     chosen: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A partition, how batches on it are ordered, and what is told of both."""
+
+    partition: Partition
+    order: Order
+    detail: str
+
+
 def ordered(case: Case, partition: Partition, order: Order, detail: str) -> Ordered:
     """The batches in this order, with the memory strategy of each module that makes them fastest.
 
@@ -109,14 +118,18 @@ def _ordered(
 
 def mixed(case: Case, partition: Partition, start: Ordered, detail: str) -> Outcome:
     """Orders and memory strategies of single stages searched together, never slower than ``start``'s schedules."""
-    seconds, bounds = [], []
+    found = [own for _, own in mixed_schedules(case, partition, start)]
+    return Outcome(tuple(own.makespan for own in found), tuple(own.lower_bound for own in found), detail, MIXED)
+
+
+def mixed_schedules(case: Case, partition: Partition, start: Ordered) -> list[tuple[Problem, Result]]:
+    """The schedules behind ``mixed``, batch by batch, with the problems that they are of."""
+    found = []
     for problem, schedule in zip(case.problems(partition), start.schedules, strict=True):
         modules = {task.id: task.module for task in problem.tasks}
         same = tuple(STRATEGIES.index(start.chosen[modules[pair.forward]]) for pair in problem.pairs)
-        found = _search(case, problem, Schedule(schedule.order, same))
-        seconds.append(found.makespan)
-        bounds.append(found.lower_bound)
-    return Outcome(tuple(seconds), tuple(bounds), detail, MIXED)
+        found.append((problem, _search(case, problem, Schedule(schedule.order, same))))
+    return found
 
 
 def reordered(case: Case, partition: Partition, detail: str) -> Ordered:
@@ -150,26 +163,26 @@ def searched(case: Case) -> Partition:
 
 def megatron(case: Case) -> Outcome:
     """Interleaved 1F1B of chunks with equal parameters, at the best v."""
+    return best(case, megatron_ways(case))[1].outcome
+
+
+def megatron_ways(case: Case) -> Iterator[Way]:
+    """Megatron's partitions, one for every v."""
     return _interleaved(case, _parameters(case))
 
 
 def balanced(case: Case) -> Outcome:
     """Interleaved 1F1B of chunks that take equally long in the mean batch, at the best v: stronger than the paper's."""
-    return _interleaved(case, _seconds(case))
+    return best(case, _interleaved(case, _seconds(case)))[1].outcome
 
 
-def _interleaved(case: Case, weights: dict[str, list[float]]) -> Outcome:
-    ranks = case.setup.ranks
-
-    def attempts() -> Iterator[tuple[Partition, Order, str]]:
-        for laps in range(1, case.effort.most_laps + 1):
-            try:
-                partition = interleaved_split(case.model, ranks, laps, weights)
-            except PartitionError:
-                return
-            yield partition, interleaved_1f1b, f"v = {laps}"
-
-    return _best(case, attempts())
+def _interleaved(case: Case, weights: dict[str, list[float]]) -> Iterator[Way]:
+    for laps in range(1, case.effort.most_laps + 1):
+        try:
+            partition = interleaved_split(case.model, case.setup.ranks, laps, weights)
+        except PartitionError:
+            return
+        yield Way(partition, interleaved_1f1b, f"v = {laps}")
 
 
 def static(case: Case) -> Outcome:
@@ -178,8 +191,12 @@ def static(case: Case) -> Outcome:
     Stages take equally long in the mean batch, or hold more equal parameters where that fits into memory or is faster;
     the order is 1F1B, or what is found with mean durations, whichever is faster.
     """
+    return best(case, static_ways(case))[1].outcome
+
+
+def static_ways(case: Case) -> Iterator[Way]:
+    """The partitions and orders that a static plan chooses from."""
     seconds, held = _shares(_seconds(case)), _shares(_parameters(case))
-    attempts = []
     for part in (0.0, 0.25, 0.5, 0.75):
         weights = {
             name: [(1 - part) * a + part * b for a, b in zip(own, held[name], strict=True)]
@@ -187,17 +204,21 @@ def static(case: Case) -> Outcome:
         }
         partition = contiguous_split(case.model, case.setup.ranks, weights)
         what = f"{part:.0%} by parameters" if part else "by seconds"
-        attempts += [(partition, one_f_one_b, f"{what}, 1F1B"), (partition, static_plan, f"{what}, order of the mean")]
-    return _best(case, attempts)
+        yield Way(partition, one_f_one_b, f"{what}, 1F1B")
+        yield Way(partition, static_plan, f"{what}, order of the mean")
 
 
 def optimus(case: Case) -> Outcome:
     """Coarse Optimus: each module over all ranks in one lap, all encoder work before the backbone's 1F1B."""
+    return best(case, optimus_ways(case))[1].outcome
+
+
+def optimus_ways(case: Case) -> Iterator[Way]:
+    """Coarse Optimus' only partition and order."""
     seconds = _seconds(case)
     cuts = {name: bottleneck_bounds(own, case.setup.ranks) for name, own in seconds.items()}
     parts = {name: [stop - start for start, stop in pairwise(bounds)] for name, bounds in cuts.items()}
-    partition = make_partition(case.model, case.setup.ranks, parts=parts)
-    return _best(case, [(partition, coarse_optimus, "one lap")])
+    yield Way(make_partition(case.model, case.setup.ranks, parts=parts), coarse_optimus, "one lap")
 
 
 def paper(case: Case) -> Outcome:
@@ -246,18 +267,18 @@ def describe(case: Case, partition: Partition) -> str:
     return ", ".join(parts)
 
 
-def _best(case: Case, attempts: Iterable[tuple[Partition, Order, str]]) -> Outcome:
+def best(case: Case, ways: Iterable[Way]) -> tuple[Way, Ordered]:
     """The fastest of some partitions and orders; raises UnfitError where none can run."""
-    best: Outcome | None = None
+    found: tuple[Way, Ordered] | None = None
     reason: UnfitError | None = None
-    for partition, order, detail in attempts:
+    for way in ways:
         try:
-            found = ordered(case, partition, order, detail).outcome
+            own = ordered(case, way.partition, way.order, way.detail)
         except UnfitError as error:
             reason = error
             continue
-        if found.mean < (best.mean if best else inf):
-            best = found
-    if best is None:
+        if found is None or own.outcome.mean < found[1].outcome.mean:
+            found = way, own
+    if found is None:
         raise reason or UnfitError(f"{case.name}: no way to cut it")
-    return best
+    return found

@@ -39,9 +39,21 @@ class _Work:
 def fsdp(case: Case) -> Outcome:
     """The batch over all devices of the setup, however many microbatches it has.
 
+    Raises UnfitError where no memory strategy fits.
+    """
+    return _fsdp(case, hidden=True)
+
+
+def exposed(case: Case) -> Outcome:
+    """The same where gathering and scattering hide behind nothing: the other end of what FSDP may take."""
+    return _fsdp(case, hidden=False)
+
+
+def _fsdp(case: Case, *, hidden: bool) -> Outcome:
+    """``fsdp``, or ``exposed``.
+
     A sampled batch's work is divided among the devices at the efficiency of a round, for which as many samples are
     drawn as there are devices. Every layer is checkpointed by the strategy that is fastest among those that fit.
-    Raises UnfitError where none does.
     """
     devices, rates = case.setup.devices, case.device.rates(COMPUTE, "network")
     room = _room(case)
@@ -55,7 +67,9 @@ def fsdp(case: Case) -> Outcome:
         seconds = []
         for samples, own in zip(case.scorer.workload.batches, rounds, strict=True):
             batch = fsum(fsum(_work(case, sample, strategy).seconds.values()) for sample in samples)
-            efficiency = fsum(fsum(work.seconds.values()) for work in own) / (devices * _round(case, own))
+            efficiency = fsum(fsum(work.seconds.values()) for work in own) / (
+                devices * _round(case, own, hidden=hidden)
+            )
             seconds.append(batch / devices / efficiency + ending.step(total / devices))
         found = Outcome(tuple(seconds), (), f"{devices} devices", strategy)
         if best is None or found.mean < best.mean:
@@ -78,7 +92,7 @@ def _room(case: Case) -> float:
     return memory.activations(0, state + 2 * largest, 0.0) or 0.0
 
 
-def _round(case: Case, works: Sequence[_Work]) -> float:
+def _round(case: Case, works: Sequence[_Work], *, hidden: bool) -> float:
     """Seconds in which every device computes one microbatch."""
     devices, total = len(works), 0.0
     node, network = case.device.rates(COMPUTE, "node").link, case.device.rates(COMPUTE, "network").link
@@ -87,7 +101,8 @@ def _round(case: Case, works: Sequence[_Work]) -> float:
         width = ELEMENT_BYTES[COMPUTE]
         moved = width * (2 if case.model.backward(module.name) else 1) + (0 if module.frozen else _GRADIENT)
         sent = moved * module_parameters(case.model, module.name) * (devices - 1) / devices / link
-        total += max(sent, *(work.seconds[module.name] for work in works))
+        slowest = max(work.seconds[module.name] for work in works)
+        total += max(sent, slowest) if hidden else sent + slowest
     return total
 
 

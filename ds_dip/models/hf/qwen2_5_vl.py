@@ -8,12 +8,15 @@ their rows and columns, ``tokens``, ``labels``, and ``positions`` [tokens, 3] in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
+from transformers import Qwen2_5_VLModel
 from transformers.vision_utils import get_vision_cu_seqlens, get_vision_window_index
 
 from ds_dip.models import kinds
@@ -64,6 +67,19 @@ def windows_of(context: Context, config: Any) -> Windows:
         found = Windows(order.to(device), within.to(device), get_vision_cu_seqlens(grids).to(device))
         _known[places] = found
     return found
+
+
+def positions_of(
+    config: Any, tokens: Tensor, types: Tensor, pictures: Tensor | None, videos: Tensor | None, seconds: Tensor | None
+) -> Tensor:
+    """Positions [tokens, 3] of one sample's ``tokens`` and their ``types``, by the library.
+
+    ``pictures`` and ``videos`` are the grids [n, 3] of patches, ``seconds`` [videos] those between steps in time.
+    """
+    library = SimpleNamespace(config=config)
+    library.get_vision_position_ids = partial(Qwen2_5_VLModel.get_vision_position_ids, library)
+    positions, _ = Qwen2_5_VLModel.get_rope_index(library, tokens[None], types[None], pictures, videos, seconds)
+    return positions[:, 0].t().contiguous()  # type: ignore[no-any-return]  # the library's
 
 
 class Embeddings(nn.Module):

@@ -1,0 +1,65 @@
+"""What parts found, a file each: an interrupted run goes on with those of the same settings and code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from ds_dip.files import FileError, read_json, write_json
+from ds_dip.reproduction.experiment import Result, Settings
+
+FORMAT = "ds-dip/reproduction-part"
+_PACKAGE = Path(__file__).resolve().parent.parent
+#: Rooms that a part's figures depend on, and of this one the modules that only show them.
+_ROOMS = ("scheduling", "models", "data", "costs", "planning", "partition", "planner", "reproduction")
+_SHOWING = ("__main__", "charts", "comparison", "dip", "page", "report", "running", "store", "tables")
+_ADAPTER = TypeAdapter(Result)
+
+
+@cache
+def code() -> str:
+    """A hash of the code that figures depend on."""
+    found = hashlib.sha256()
+    for room in _ROOMS:
+        for path in sorted((_PACKAGE / room).glob("*.py")):
+            if room != "reproduction" or path.stem not in _SHOWING:
+                found.update(f"{room}/{path.name}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def digest(settings: Settings) -> str:
+    """A hash of what a part's figures depend on: settings, the descriptions' contents, and the code."""
+    found = hashlib.sha256(code().encode())
+    found.update(json.dumps([settings.quick, asdict(settings.effort), settings.factor]).encode())
+    for folder in (settings.models, settings.devices):
+        for path in sorted(folder.glob("*.json")):
+            found.update(f"{path.name}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def path_of(folder: Path, key: str) -> Path:
+    """The file of a part."""
+    return folder / f"{key}.json"
+
+
+def write_part(folder: Path, key: str, digest: str, result: Result) -> None:
+    """Keep what a part found, atomically."""
+    document = {"format": FORMAT, "version": 1, "key": key, "digest": digest, "result": asdict(result)}
+    write_json(path_of(folder, key), document)
+
+
+def read_part(folder: Path, key: str, digest: str) -> Result | None:
+    """What a part found; None where its file is missing, damaged, or of other settings or code."""
+    try:
+        document: dict[str, Any] = read_json(path_of(folder, key), FORMAT)
+        if document.get("key") != key or document.get("digest") != digest:
+            return None
+        return _ADAPTER.validate_json(json.dumps(document.get("result")))
+    except (FileError, ValidationError):
+        return None
