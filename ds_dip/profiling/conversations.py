@@ -73,7 +73,7 @@ def inspect(
     }
     found["learned tokens"] = histogram([sample.loss_tokens for sample in samples])
     balance = balance_of(samples, batch_size, replicas, microbatches) if batch_size else None
-    largest = heapq.nlargest(worst, samples, key=_tokens)
+    largest = heapq.nlargest(worst, samples, key=lambda own: sum(map(sum, own.modules.values())))
     return Inspection(
         len(samples), dataset.skipped, dict(media), dict(having), dict(notes), found, tuple(largest), balance
     ), samples
