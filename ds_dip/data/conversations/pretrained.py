@@ -16,11 +16,14 @@ import numpy as np
 
 from ds_dip.data.conversations.chat import TemplateChat, tokenizer_of
 from ds_dip.data.conversations.conversation import Conversation, Media, RecordError
+from ds_dip.data.conversations.encoders import InternVL, QwenAudio
 from ds_dip.data.conversations.families import FAMILIES, TEXT, Family, Makers, Place
 from ds_dip.data.conversations.headers import Facts
 from ds_dip.data.conversations.processor import Frames, Measured, labels_of, picked
 from ds_dip.files import FileError, first_line, read_object
 
+#: Every family, by ``model_type`` of the folder's configuration.
+KNOWN = {**FAMILIES, "internvl": InternVL, "qwen2_audio": QwenAudio}
 #: Files of a folder that counts may depend on.
 _DECIDING = ("*.json", "*.jinja", "*.txt", "*.model")
 _MOST = 1 << 26
@@ -36,10 +39,10 @@ class PretrainedProcessor:
     def __init__(self, folder: str, frames: Frames | None = None, encoders: Sequence[str] = ("vision",)) -> None:
         config = read_object(Path(folder, "config.json"), "a model's configuration", _MOST)
         kind = str(config.get("model_type"))
-        make = FAMILIES.get(kind, TEXT)
+        make = KNOWN.get(kind, TEXT)
         if make is TEXT and _sees(config):
             raise ValueError(
-                f"{folder}: conversations for models of type {kind!r} are not known; known are {', '.join(FAMILIES)}, "
+                f"{folder}: conversations for models of type {kind!r} are not known; known are {', '.join(KNOWN)}, "
                 "and text alone"
             )
         self._tokenizer = tokenizer_of(folder)
