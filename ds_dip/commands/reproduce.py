@@ -27,7 +27,7 @@ _PARTS, _PLOTS = "parts", "plots"
 
 
 @click.command("reproduce")
-@click.argument("paper", type=click.Choice(["dip"]))
+@click.argument("paper", type=click.Choice(["dip", "dflop"]))
 @click.option("--quick", is_flag=True, help="Fewer models, one small batch: half a minute.")
 @click.option("--out", type=_FOLDER, default=Path("reproduction"), show_default=True,
               help="Folder for report.html, report.md and report.json; made where it is missing.")  # fmt: skip
@@ -45,8 +45,14 @@ def command(
     """Simulate the evaluation of PAPER and write a report that sets each figure beside the paper's.
 
     The report's first page tells what differs by more than 15 %, and what of the evaluation is missing. A run that was
-    interrupted goes on where it was with the same command.
+    interrupted goes on where it was with the same command (dflop, of minutes, begins again, in one process, and has no
+    HTML).
     """
+    if paper == "dflop":
+        from ds_dip.commands import _reproduce_dflop
+
+        _reproduce_dflop.run(out, models, devices, quick=quick, as_json=as_json)
+        return
     from ds_dip.reproduction import charts
     from ds_dip.reproduction.dip import reproduce
     from ds_dip.reproduction.page import page

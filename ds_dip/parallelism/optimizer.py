@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import inf
 
 import numpy as np
@@ -31,17 +32,20 @@ Progress = Callable[[int, int, float], None]
 _WALKED = 400
 #: Of the layouts of one round that are looked at again in the next, and neighbours of each that join them.
 _KEPT, _NEAR = 3, 6
+#: Layouts that are looked at, for each that is simulated first, until one is found that memory holds.
+_SEARCHED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How much is simulated.
 
-    ``pool`` layouts on one batch, the best of them on ``batches`` batches, ``shown`` and as many more on ``held_out``
-    others with every replica. A space of at most ``exhaustive`` layouts is simulated whole. ``seed`` draws batches.
+    ``pool`` layouts of each placement on one batch, the best of them on ``batches`` batches, ``shown`` and as many more
+    on ``held_out`` others with every replica. A space of at most ``exhaustive`` layouts is simulated whole. ``seed``
+    draws batches.
     """
 
-    pool: int = 60
+    pool: int = 30
     batches: int = 3
     held_out: int = 4
     shown: int = 10
@@ -209,12 +213,28 @@ class _Search:
         for apart in (False, True):
             own = rows[self.space.disaggregated[rows] == apart]
             order = own[np.argsort(seconds[self.space.disaggregated[rows] == apart], kind="stable")]
-            share = self.effort.pool // (2 if len(self.options.placements) > 1 else 1)
-            for row in order[:share]:
-                every = list(self._laps(int(row)))
-                found += dict.fromkeys((every[0], every[-1]))
+            # A placement with few layouts is simulated whole.
+            small = order if len(order) <= self.effort.exhaustive else order[:0]
+            few = [layout for row in small for layout in self._laps(int(row))]
+            if not 0 < len(few) <= self.effort.exhaustive:
+                likely = islice(filter(self._fits, order[: _SEARCHED * self.effort.pool].tolist()), self.effort.pool)
+                every = [list(self._laps(row)) for row in likely]
+                few = [layout for own in every for layout in dict.fromkeys((own[0], own[-1]))]
+            found += few
         found += [self._plain(row) for row in self.paper[: self.effort.shown]]
         return list(dict.fromkeys(found))
+
+    def _fits(self, row: int) -> bool:
+        """Whether a row holds the heaviest microbatch by some memory strategy."""
+        plain = self._plain(row)
+        for strategy in reversed(STRATEGIES):
+            layout = replace(plain, strategy=strategy)
+            try:
+                self.scorer.room(layout, self.scorer.partition(layout))
+                return True
+            except (UnfitError, PartitionError) as error:
+                self.unfit[layout] = str(error)
+        return False
 
     def _plain(self, row: int) -> Layout:
         return self.space.layout(row, (1,) * len(self.job.model.modules), STRATEGIES[0])
@@ -268,8 +288,6 @@ class _Search:
                 limit = min(limit, inf if whole else own.mean)
                 if not own.short:
                     break
-            elif replace(layout, strategy=strategy) not in self.unfit:
-                break
         return found if whole else _ranked(found)[:1]
 
     def _predict(
