@@ -21,4 +21,12 @@ trap 'remove_buffers "${DS_DIP_TEST_PORT:-29617}"' EXIT
 ruff check .
 ruff format --check .
 mypy ds_dip
-pytest ${selection[@]+"${selection[@]}"} "$@"
+if [[ $# -gt 0 ]]; then
+    pytest ${selection[@]+"${selection[@]}"} "$@"
+    exit
+fi
+# Tests of one process share the cores, file by file; those that start ranks have them for themselves.
+status=0
+pytest ${selection[@]+"${selection[@]}"} --ignore tests/distributed -n 2 --dist loadfile || status=$?
+pytest ${selection[@]+"${selection[@]}"} tests/distributed || status=$?
+exit "$status"

@@ -97,6 +97,19 @@ def shifts(bounds: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int, int]
                     yield name, place, step
 
 
+def moves(bounds: Mapping[str, Sequence[int]], width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(module, its bounds) with ``width`` neighbouring bounds moved by one layer alike, down or up.
+
+    Chunks between them stay as large: their outer neighbours exchange a layer.
+    """
+    for name, cuts in bounds.items():
+        for place in range(1, len(cuts) - width):
+            for step in (-1, 1):
+                moved = tuple(own + step * (place <= at < place + width) for at, own in enumerate(cuts))
+                if all(a < b for a, b in pairwise(moved)):
+                    yield name, moved
+
+
 def _shift(seconds: Sequence[float], cuts: Sequence[int], place: int, step: int) -> tuple[float, int, int]:
     """(seconds of the layer that changes its chunk, the chunk that loses it, the one that gets it)."""
     if step < 0:

@@ -25,7 +25,7 @@ from ds_dip.partition.space import SearchOptions
 from ds_dip.partition.workload import Workload
 
 #: Counts changes of the search that may change its answer, so that older files are searched again.
-REVISION = 4
+REVISION = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,12 @@ class Scorer:
         other._scheduler, other.used = scheduler, 0
         return other
 
+    def keeping(self) -> Scorer:
+        """A scorer of the same batches and costs where every stage keeps all that it needs."""
+        other = copy(self)
+        other.strategies, other.used = STRATEGIES[:1], 0
+        return other
+
     def batches(self, partition: Partition) -> tuple[tuple[Batch, ...], ...]:
         """Every sample batch as its replicas run it, cut as the partition's B says."""
         key = partition.sub_microbatch

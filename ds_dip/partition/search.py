@@ -9,12 +9,13 @@ busiest rank is never scheduled, which loses nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import fsum, inf
 
 from ds_dip.models.partition import Partition, PartitionError
-from ds_dip.partition.bounds import bottleneck_bounds, even_bounds, levelled_bounds, shifts
+from ds_dip.partition.bounds import bottleneck_bounds, even_bounds, levelled_bounds, moves
 from ds_dip.partition.chunks import chunk_count, chunk_ranks, make_partition
 from ds_dip.partition.rule import rule_partition
 from ds_dip.partition.scoring import Score, Scorer, UnfitError
@@ -65,11 +66,17 @@ def search(
     """The best partition found for ``ranks`` pipeline ranks, never worse than the rule's unless options exclude that.
 
     ``final`` scores the rule and the best candidates again, in a way too slow for all of them: as the
-    run's planner does, which searches each batch's order. Deterministic in the scorers' workload and
+    run's planner does, which searches each batch's order. Where stages have a choice of memory strategies, what is best
+    with everything kept is a candidate too, where that fits. Deterministic in the scorers' workload and
     costs and in the options. Raises PartitionError where a module has fewer layers than ranks, where an
     option does not fit the model, or where nothing fits into memory.
     """
-    return _Search(scorer, ranks, options or SearchOptions(), progress or (lambda *_: None)).run(final)
+    wanted, told = options or SearchOptions(), progress or (lambda *_: None)
+    kept: Found | None = None
+    if len(scorer.strategies) > 1:
+        with suppress(PartitionError):
+            kept = _Search(scorer.keeping(), ranks, wanted, told).run(None)
+    return _Search(scorer, ranks, wanted, told).run(final, kept)
 
 
 class _ExhaustedError(Exception):
@@ -92,10 +99,12 @@ class _Search:
         self.unfit: dict[Partition, str] = {}
         self.seconds: dict[tuple[int | None, ...], dict[str, list[float]]] = {}
 
-    def run(self, final: Scorer | None) -> Found:
+    def run(self, final: Scorer | None, kept: Found | None = None) -> Found:
         rule = rule_partition(self.model, self.ranks, self.scorer.costs, self.scorer.workload, self.most)
         first = self._try(rule, RULE, essential=True)
         starts = self.space.starts(rule)
+        others = kept.candidates if kept else ()
+        given = [self._try(own.partition, own.split, essential=True) for own in others]
         try:
             for start in starts:
                 self._try(self._partition(start), start.split, essential=True)
@@ -111,15 +120,18 @@ class _Search:
             )
         ranked = _distinct(ranked)[: _RESCORED * self.options.shown if final else self.options.shown]
         if final is not None:
-            first, ranked = self._again(final, first, ranked)
+            first, ranked = self._again(final, first, [*(own for own in given if own is not None), *ranked])
+        tried, pruned, unfit, schedules = 0, 0, 0, 0
+        if kept is not None:
+            tried, pruned, unfit, schedules = kept.tried, kept.pruned, kept.unfit, kept.schedules
         return Found(
             candidates=tuple(ranked[: self.options.shown]),
             rule=first,
             rule_refusal=self.unfit.get(rule, ""),
-            tried=len(self.scores),
-            pruned=sum(score is None for score in self.scores.values()) - len(self.unfit),
-            unfit=len(self.unfit),
-            schedules=self.scorer.used + (final.used if final else 0),
+            tried=tried + len(self.scores),
+            pruned=pruned + sum(score is None for score in self.scores.values()) - len(self.unfit),
+            unfit=unfit + len(self.unfit),
+            schedules=schedules + self.scorer.used + (final.used if final else 0),
         )
 
     def _again(self, final: Scorer, rule: Score | None, ranked: Sequence[Score]) -> tuple[Score | None, list[Score]]:
@@ -213,7 +225,7 @@ class _Search:
                 current = self._shifted(current)
 
     def _shifted(self, score: Score) -> Score | None:
-        """The first shift of a layer, or change of B with the same bounds, that helps."""
+        """The first shift of a layer, or change of B with the same bounds, that helps; else of one over two bounds."""
         own = score.partition
         limits = tuple(limit for _, limit in own.sub_microbatch)
         found = [
@@ -221,18 +233,21 @@ class _Search:
             for other in self.space.other_limits(limits)
         ]
         bounds = {name: (0, *(chunk.stop for chunk in own.of(name))) for name in self.names}
-        for name, place, step in shifts({n: cuts for n, cuts in bounds.items() if n not in self.options.parts}):
-            cuts = list(bounds[name])
-            cuts[place] += step
-            chunks = tuple(
-                replace(chunk, start=cuts[chunk.index], stop=cuts[chunk.index + 1]) if chunk.module == name else chunk
-                for chunk in own.chunks
-            )
-            found.append(replace(own, chunks=chunks))
-        for partition in self._likeliest(found):
-            other = self._try(partition, SHIFTED)
-            if other is not None and _is_better(other, score):
-                return other
+        free = {name: cuts for name, cuts in bounds.items() if name not in self.options.parts}
+        for width in (1, 2):
+            for name, cuts in moves(free, width):
+                chunks = tuple(
+                    replace(chunk, start=cuts[chunk.index], stop=cuts[chunk.index + 1])
+                    if chunk.module == name
+                    else chunk
+                    for chunk in own.chunks
+                )
+                found.append(replace(own, chunks=chunks))
+            for partition in self._likeliest(found):
+                other = self._try(partition, SHIFTED)
+                if other is not None and _is_better(other, score):
+                    return other
+            found = []
         return None
 
 
