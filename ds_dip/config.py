@@ -65,6 +65,11 @@ class PlannerConfig(_Block):
         ge=1,
         le=64,
     )
+    balanced: bool = _setting(
+        True,
+        "true or false",
+        "balance a batch's samples over replicas and microbatches by what they cost; false takes them in turn",
+    )
     adaptive: bool = _setting(
         True, "true or false", "follow single ranks and shapes that take longer or shorter than the rest"
     )

@@ -17,13 +17,15 @@ ROOT = PACKAGE.parent
 
 #: Each may import only those before it, and itself.
 ROOMS = (
-    "files", "ranks", "scheduling", "models", "data", "costs", "planning", "partition", "programs", "config",
-    "unsupported", "planner", "reproduction", "runtime", "profiling", "reporting", "rehearsal", "benchmarks",
+    "files", "ranks", "scheduling", "balancing", "models", "data", "costs", "planning", "partition", "programs",
+    "config", "unsupported", "planner", "reproduction", "runtime", "profiling", "reporting", "rehearsal", "benchmarks",
     "commands", "cli",
 )  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"torch", "deepspeed"}
 LINES = 400
+#: These know nothing of models or torch, and so serve other trainers too.
+ALONE = ("scheduling", "balancing")
 #: By design one module holds every compiled loop.
 LONGER = {"scheduling/kernels.py": 800}
 
@@ -64,14 +66,14 @@ def test_a_room_imports_only_rooms_above_it(path: Path) -> None:
     own = room_of(name_of(path))
     assert own is not None
     allowed = set(ROOMS[: ROOMS.index(own) + 1])
-    if own == "scheduling":
-        allowed = {"files", "scheduling"}
+    if own in ALONE:
+        allowed = {"files", own}
     used = {room for module in imports(path) if (room := room_of(module)) in ROOMS}
     assert used <= allowed, f"{ids(path)} imports {', '.join(sorted(used - allowed))}"
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "scheduling").rglob("*.py")), ids=ids)
-def test_scheduling_knows_nothing_of_torch(path: Path) -> None:
+@pytest.mark.parametrize("path", [p for room in ALONE for p in sorted((PACKAGE / room).rglob("*.py"))], ids=ids)
+def test_scheduling_and_balancing_know_nothing_of_torch(path: Path) -> None:
     assert {module.partition(".")[0] for module in imports(path)} & HEAVY == set()
 
 

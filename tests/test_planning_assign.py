@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.data.metadata import SampleMetadata
-from ds_dip.planning import assign
+from ds_dip.planning import Load, assign
 
 COSTS = st.lists(st.floats(0, 1000), max_size=40)
 
@@ -20,7 +20,7 @@ def samples_of(costs: list[float]) -> list[SampleMetadata]:
 
 
 def assigned(costs: list[float], replicas: int, microbatches: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    return assign(samples_of(costs), replicas, microbatches, lambda sample: costs[int(sample.id)])
+    return assign(samples_of(costs), replicas, microbatches, lambda sample: Load((costs[int(sample.id)],)))
 
 
 @settings(deadline=None)
@@ -73,6 +73,41 @@ def test_swaps_find_what_longest_first_misses() -> None:
     assert sorted(sum([3.0, 3.0, 2.0, 2.0, 2.0][i] for i in group) for group in share) == [6.0, 6.0]
 
 
+def test_modules_are_balanced_too() -> None:
+    # Equal sums: what makes a difference is which module the seconds are of.
+    samples = samples_of([0.0] * 4)
+    seconds = {"0": (3.0, 1.0), "1": (3.0, 1.0), "2": (1.0, 3.0), "3": (1.0, 3.0)}
+    ((first, second),) = assign(samples, 1, 2, lambda sample: Load(seconds[sample.id]))
+    assert {len({0, 1} & set(group)) for group in (first, second)} == {1}
+
+
+def test_a_microbatch_holds_no_more_than_its_memory_where_that_can_be() -> None:
+    samples, loads = samples_of([0.0] * 4), {"0": (9.0, 1.0), "1": (1.0, 3.0), "2": (1.0, 3.0), "3": (1.0, 3.0)}
+
+    def load(sample: SampleMetadata) -> Load:
+        seconds, memory = loads[sample.id]
+        return Load((seconds,), memory)
+
+    def heaviest(capacity: float | None) -> float:
+        ((first, second),) = assign(samples, 1, 2, load, capacity=capacity)
+        return max(sum(loads[str(i)][1] for i in group) for group in (first, second))
+
+    assert heaviest(None) == 9.0
+    assert heaviest(6.0) == 6.0
+    assert heaviest(4.0) == 9.0  # nothing keeps it, so it has no say
+
+
+@settings(deadline=None)
+@given(COSTS, st.integers(1, 4), st.integers(1, 6))
+def test_unbalanced_samples_go_in_turn(costs: list[float], replicas: int, microbatches: int) -> None:
+    shares = assign(samples_of(costs), replicas, microbatches, lambda own: Load((costs[int(own.id)],)), balanced=False)
+    for replica, share in enumerate(shares):
+        own = range(replica, len(costs), replicas)
+        assert sorted(i for group in share for i in group) == list(own)
+        assert len(share) == min(microbatches, len(own))
+        assert all(share)
+
+
 def test_heavy_tailed_batches_come_out_even() -> None:
     costs = [1.0 + (i * 7919 % 97) ** 2 / 100 for i in range(64)]
     loads = [sum(costs[i] for i in group) for share in assigned(costs, 2, 4) for group in share]
@@ -81,9 +116,9 @@ def test_heavy_tailed_batches_come_out_even() -> None:
 
 def test_another_process_assigns_alike() -> None:
     program = (
-        "from ds_dip.data.metadata import SampleMetadata as S; from ds_dip.planning import assign\n"
+        "from ds_dip.data.metadata import SampleMetadata as S; from ds_dip.planning import Load, assign\n"
         "c=[(i*7919%97)/7 for i in range(50)]\n"
-        "print(assign([S(str(i),{},1) for i in range(50)],2,4,lambda s:c[int(s.id)]))"
+        "print(assign([S(str(i),{},1) for i in range(50)],2,4,lambda s:Load((c[int(s.id)],))))"
     )
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
     assert there == str(assigned([(i * 7919 % 97) / 7 for i in range(50)], 2, 4))

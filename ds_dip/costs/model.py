@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from ds_dip.models.spec import Model, Sizes
@@ -31,20 +32,24 @@ class CostModel(Protocol):
         ...
 
 
-def sample_seconds(model: Model, costs: CostModel, sizes: dict[str, Sizes]) -> float:
-    """Seconds that one sample adds to a microbatch, forward and backward of all modules.
+def module_seconds(model: Model, costs: CostModel, sizes: Mapping[str, Sizes]) -> tuple[float, ...]:
+    """Seconds that one sample adds to a microbatch in each module, forward and backward.
 
     The part of a cost that does not depend on the instances (launches, layer overheads) is left
     out: a microbatch pays it once, however many samples it holds.
     """
     nothing = Sizes((), ())
-    total = 0.0
+    found = []
     for module in model.modules:
-        own = sizes.get(module.name, nothing)
-        if not len(own):
-            continue
-        layers = len(module.layers)
-        total += costs.forward(module.name, 0, layers, own) - costs.forward(module.name, 0, layers, nothing)
-        if model.backward(module.name):
-            total += costs.backward(module.name, 0, layers, own) - costs.backward(module.name, 0, layers, nothing)
-    return max(total, 0.0)
+        own, layers, seconds = sizes.get(module.name, nothing), len(module.layers), 0.0
+        if len(own):
+            seconds = costs.forward(module.name, 0, layers, own) - costs.forward(module.name, 0, layers, nothing)
+            if model.backward(module.name):
+                seconds += costs.backward(module.name, 0, layers, own) - costs.backward(module.name, 0, layers, nothing)
+        found.append(max(seconds, 0.0))
+    return tuple(found)
+
+
+def sample_seconds(model: Model, costs: CostModel, sizes: Mapping[str, Sizes]) -> float:
+    """Seconds that one sample adds to a microbatch, of all modules: see ``module_seconds``."""
+    return sum(module_seconds(model, costs, sizes))

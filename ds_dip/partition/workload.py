@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ds_dip.costs.model import CostModel, sample_seconds
+from ds_dip.costs.model import CostModel, module_seconds
 from ds_dip.data import SampleMetadata, Sampler
 from ds_dip.models.spec import Model, Sizes
-from ds_dip.planning import assign
+from ds_dip.planning import Load, assign
 from ds_dip.planning.cut import LOSS_RULES, sizes_of
 
 
@@ -52,10 +52,10 @@ class Workload:
         They depend on costs per sample alone, so all candidates have the same.
         """
 
-        def cost(sample: SampleMetadata) -> float:
-            return sample_seconds(model, costs, sizes_of([sample], model))
+        def load(sample: SampleMetadata) -> Load:
+            return Load(module_seconds(model, costs, sizes_of([sample], model)))
 
-        return tuple(assign(batch, self.replicas, self.microbatches, cost) for batch in self.batches)
+        return tuple(assign(batch, self.replicas, self.microbatches, load) for batch in self.batches)
 
 
 def draw(

@@ -5,21 +5,22 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ds_dip.costs.model import CostModel, sample_seconds
+from ds_dip.costs.model import CostModel, module_seconds
 from ds_dip.data import Dataset, SampleMetadata, Sampler
 from ds_dip.files import first_line
+from ds_dip.models.spec import Sizes
 from ds_dip.planner.settings import PlannerSettings
-from ds_dip.planning import assign, cut
+from ds_dip.planning import Load, assign, cut
 from ds_dip.planning.batch import Batch
 from ds_dip.planning.cut import PlanningError, sizes_of
 
 #: Newest batches remembered: they are planned, and asked for again when they have run.
 _NEWEST = 16
-#: Samples of so many different sizes are remembered with their costs.
-_SAMPLE_COSTS = 65536
+#: Samples of so many different sizes are remembered with their loads.
+_SAMPLE_LOADS = 65536
 
 
 class Batches:
@@ -34,7 +35,9 @@ class Batches:
     def __init__(self, settings: PlannerSettings, dataset: Dataset, costs: CostModel) -> None:
         self._settings, self._dataset, self._costs = settings, dataset, costs
         self._sampler = Sampler(len(dataset), settings.batch_size, settings.seed)
-        self._sample_costs: dict[tuple[object, ...], float] = {}
+        self._loads: dict[tuple[object, ...], Load] = {}
+        limits = [own for own in settings.memory_capacity or () if own is not None]
+        self._capacity = min(limits) if limits else None
         self._newest: OrderedDict[int, Batch] = OrderedDict()
         self._reading = threading.RLock()
 
@@ -55,7 +58,14 @@ class Batches:
         """This replica's share of a global batch of these samples."""
         settings = self._settings
         with self._reading:
-            shares = assign(samples, settings.replicas, settings.microbatches, self._sample_cost)
+            shares = assign(
+                samples,
+                settings.replicas,
+                settings.microbatches,
+                self._load,
+                capacity=self._capacity,
+                balanced=settings.balanced,
+            )
         batch = cut(step, samples, shares[settings.replica], settings.model, settings.partition, loss=settings.loss)
         return replace(batch, assigned=_number(samples, shares))
 
@@ -68,14 +78,23 @@ class Batches:
                 f"of {self._sampler.samples}; make metadata() answer for every index below the dataset's length"
             ) from error
 
-    def _sample_cost(self, sample: SampleMetadata) -> float:
+    def _load(self, sample: SampleMetadata) -> Load:
         key = (*sample.modules.items(), None, *sample.merged.items())
-        if key not in self._sample_costs:
-            if len(self._sample_costs) >= _SAMPLE_COSTS:
-                self._sample_costs.clear()
+        if key not in self._loads:
+            if len(self._loads) >= _SAMPLE_LOADS:
+                self._loads.clear()
             sizes = sizes_of([sample], self._settings.model)
-            self._sample_costs[key] = sample_seconds(self._settings.model, self._costs, sizes)
-        return self._sample_costs[key]
+            memory = 0.0 if self._capacity is None else self._bytes(sizes)
+            self._loads[key] = Load(module_seconds(self._settings.model, self._costs, sizes), memory)
+        return self._loads[key]
+
+    def _bytes(self, sizes: Mapping[str, Sizes]) -> float:
+        """What a sample keeps on the rank where it keeps most."""
+        held = [0.0] * self._settings.partition.ranks
+        for chunk in self._settings.partition.chunks:
+            if (own := sizes.get(chunk.module)) is not None:
+                held[chunk.rank] += self._costs.activation_bytes(chunk.module, chunk.start, chunk.stop, own)
+        return max(held)
 
 
 def _number(samples: Sequence[SampleMetadata], shares: object) -> int:

@@ -27,6 +27,7 @@ class PlannerSettings:
     or from the ``rates`` where there is none, under the user's ``rules``. The search of a batch's order scores at most
     ``evaluations`` schedules on ``workers`` threads; where it is ``paced``, it takes no longer than training leaves it
     and begins with the order of the batch before. ``adaptive`` planners follow what single ranks and shapes deviate.
+    Samples of a batch are ``balanced`` over replicas and microbatches, or go to them in turn.
     With ``split``, the share by which a split backward takes longer, plans may split some (see ``planning.split``).
     Raises ValueError, naming the setting, for a value that is none.
     """
@@ -51,6 +52,7 @@ class PlannerSettings:
     workers: int = 1
     paced: bool = True
     adaptive: bool = True
+    balanced: bool = True
     split: float | None = None
     strategies: tuple[str, ...] = ("none",)
 

@@ -100,6 +100,7 @@ def make_plans(
         # A deterministic run's plans must not depend on a clock.
         paced=not dip.deterministic,
         adaptive=dip.planner.adaptive,
+        balanced=dip.planner.balanced,
     )
     # The store that the process group was made with; torch has no public name for it.
     store = distributed_c10d._get_default_store()
