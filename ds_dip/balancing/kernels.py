@@ -12,6 +12,9 @@ from numba import njit
 
 from ds_dip.balancing.problem import Floats, Ints
 
+#: Buckets that are asked at once for an exchange.
+_ASKED = 8
+
 
 @njit(cache=True, nogil=True)
 def longest_first(
@@ -56,14 +59,20 @@ def improve(
     """Exchange items between buckets as long as that lowers what is above ``goal``; returns what is left of ``budget``.
 
     What is above is the sum over buckets and resources of the squares of ``total - goal``. An exchange gives an item of
-    the bucket that is furthest above and takes one of another bucket or none, so that the sum becomes least; where none
-    helps, the next bucket has its turn. It ends where nothing is above, where no exchange helps, or when ``budget``
-    pairs of items have been looked at. The last item of a bucket may only be swapped.
+    the bucket that is furthest above and takes one of another bucket or none. The emptiest buckets are asked first, a
+    few at once, and the exchange among them that lowers the sum most is made; where none does, the next bucket has its
+    turn. It ends where nothing is above, where no exchange helps, or when ``budget`` pairs of items have been looked
+    at. The last item of a bucket may only be swapped.
     """
     items, resources = work.shape
     buckets = total.shape[0]
+    # The items of a bucket: a chain from its first one, each item naming the one behind and the one before.
+    first = np.full(buckets, -1, np.int64)
+    behind = np.full(items, -1, np.int64)
+    before = np.full(items, -1, np.int64)
     count = np.zeros(buckets, np.int64)
-    for item in range(items):
+    for item in range(items - 1, -1, -1):
+        _link(first, behind, before, item, bucket_of[item])
         count[bucket_of[item]] += 1
     above = np.zeros(buckets)
     for bucket in range(buckets):
@@ -76,10 +85,17 @@ def improve(
                 fullest = bucket
         if fullest < 0:
             return budget
-        budget -= count[fullest] * (items + buckets)
-        given, taken, other = _best_exchange(
-            work, memory, capacity, bucket_of, total, held, goal, above, fullest, count[fullest] > 1
-        )
+        given, taken, other = -1, -1, -1
+        emptiest = np.argsort(total.sum(axis=1), kind="mergesort")
+        for start in range(0, buckets, _ASKED):
+            asked = emptiest[start : start + _ASKED]
+            for bucket in asked:
+                budget -= count[fullest] * (count[bucket] + 1)
+            given, taken, other = _best_exchange(
+                work, memory, capacity, first, behind, total, held, goal, above, fullest, asked, count[fullest] > 1
+            )
+            if given >= 0 or budget <= 0:
+                break
         if given < 0:
             stuck[fullest] = True
             continue
@@ -91,8 +107,12 @@ def improve(
         moved = memory[given] - (memory[taken] if taken >= 0 else 0)
         held[fullest] -= moved
         held[other] += moved
+        _unlink(first, behind, before, given, fullest)
+        _link(first, behind, before, given, other)
         bucket_of[given] = other
         if taken >= 0:
+            _unlink(first, behind, before, taken, other)
+            _link(first, behind, before, taken, fullest)
             bucket_of[taken] = fullest
         else:
             count[fullest] -= 1
@@ -107,41 +127,61 @@ def _best_exchange(
     work: Ints,
     memory: Ints,
     capacity: int,
-    bucket_of: Ints,
+    first: Ints,
+    behind: Ints,
     total: Ints,
     held: Ints,
     goal: int,
     above: Floats,
     fullest: int,
+    asked: Ints,
     may_move: bool,
 ) -> tuple[int, int, int]:
-    """(item to give, item to take or -1, the other bucket); -1 to give where nothing helps."""
-    items, resources = work.shape
-    buckets = total.shape[0]
+    """(item to give, item to take or -1, the other bucket) of those ``asked``; -1 to give where nothing helps."""
+    resources = work.shape[1]
     # Less than rounding could make of nothing is no gain: it would go on for ever.
     best, given, taken, other = -1e-9 * above[fullest], -1, -1, -1
-    for mine in range(items):
-        if bucket_of[mine] != fullest:
-            continue
-        for theirs in range(-buckets if may_move else 0, items):
-            # Below zero: take nothing from bucket -theirs - 1.
-            target = bucket_of[theirs] if theirs >= 0 else -theirs - 1
-            if target == fullest:
-                continue
-            change = -above[fullest] - above[target]
-            for r in range(resources):
-                shift = work[mine, r] - (work[theirs, r] if theirs >= 0 else 0)
-                mine_above = float(max(0, total[fullest, r] - shift - goal))
-                their_above = float(max(0, total[target, r] + shift - goal))
-                change += mine_above * mine_above + their_above * their_above
-                if change >= best:
-                    break
-            if change >= best:
-                continue
-            moved = memory[mine] - (memory[theirs] if theirs >= 0 else 0)
-            if capacity == 0 or (held[fullest] - moved <= capacity and held[target] + moved <= capacity):
-                best, given, taken, other = change, mine, theirs, target
-    return given, max(taken, -1), other
+    mine = first[fullest]
+    while mine >= 0:
+        for target in asked:
+            # -2: the end. -1: take nothing.
+            theirs = -1 if may_move else first[target]
+            while target != fullest and theirs > -2:
+                change = -above[fullest] - above[target]
+                for r in range(resources):
+                    shift = work[mine, r] - (work[theirs, r] if theirs >= 0 else 0)
+                    mine_above = float(max(0, total[fullest, r] - shift - goal))
+                    their_above = float(max(0, total[target, r] + shift - goal))
+                    change += mine_above * mine_above + their_above * their_above
+                    if change >= best:
+                        break
+                if change < best:
+                    moved = memory[mine] - (memory[theirs] if theirs >= 0 else 0)
+                    if capacity == 0 or (held[fullest] - moved <= capacity and held[target] + moved <= capacity):
+                        best, given, taken, other = change, mine, theirs, target
+                following = behind[theirs] if theirs >= 0 else first[target]
+                theirs = following if following >= 0 else -2
+        mine = behind[mine]
+    return given, taken, other
+
+
+@njit(cache=True, nogil=True)
+def _link(first: Ints, behind: Ints, before: Ints, item: int, bucket: int) -> None:
+    behind[item] = first[bucket]
+    before[item] = -1
+    if first[bucket] >= 0:
+        before[first[bucket]] = item
+    first[bucket] = item
+
+
+@njit(cache=True, nogil=True)
+def _unlink(first: Ints, behind: Ints, before: Ints, item: int, bucket: int) -> None:
+    if before[item] >= 0:
+        behind[before[item]] = behind[item]
+    else:
+        first[bucket] = behind[item]
+    if behind[item] >= 0:
+        before[behind[item]] = before[item]
 
 
 @njit(cache=True, nogil=True)

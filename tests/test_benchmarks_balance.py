@@ -1,0 +1,86 @@
+"""``ds-dip bench balance``: samples from a file, a dataset or a model's costs, compared with simpler ways."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ds_dip.balancing import METHODS
+from ds_dip.cli import cli
+from ds_dip.data import write_batch
+from ds_dip.data.questions import ImageQuestions
+
+ROOT = Path(__file__).parent.parent
+
+
+def measured(*arguments: str) -> dict[str, Any]:
+    answer = CliRunner().invoke(cli, ["bench", "balance", "--json", *arguments])
+    assert answer.exit_code == 0, answer.output
+    document: dict[str, Any] = json.loads(answer.output)
+    return document
+
+
+def test_a_batch_is_balanced_as_a_whole(tmp_path: Path) -> None:
+    drawn = ImageQuestions(200)
+    write_batch(tmp_path / "batch.jsonl", [drawn.metadata(index) for index in range(200)])
+    document = measured("--batch", str(tmp_path / "batch.jsonl"), "--microbatches", "10", "--exact", "0.1")
+    assert document["modules"] == ["vision", "language"]
+    assert (document["samples"], document["microbatches"]) == (200, 10)
+    assert document["milliseconds"] > 0
+    (row,) = document["sizes"]
+    assert row["compared"].keys() == METHODS.keys()
+    assert 1 <= row["exact"]["over_bound"] <= document["over_bound"] <= row["compared"]["lpt"]["over_bound"]
+    assert row["compared"]["lpt"]["over_bound"] <= row["compared"]["round-robin"]["over_bound"]
+
+
+def test_samples_cost_what_a_model_s_roofline_says() -> None:
+    model, device = ROOT / "model_configs" / "vlm_s.json", ROOT / "profiling" / "devices" / "h800.json"
+    drawn = ("--dataset", "ds_dip.data.questions:ImageQuestions", "--dataset-options", '{"samples": 150}')
+    document = measured(*drawn, "--model", str(model), "--device", str(device))
+    assert [row["samples"] for row in document["sizes"]] == [64, 128]
+    assert document["over_bound"] <= 1.01
+    # Without costs a token is a token; with them, two modules of other widths come out otherwise.
+    assert measured(*drawn)["sizes"][0]["compared"] != document["sizes"][0]["compared"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--model", str(ROOT / "model_configs" / "vlm_s.json")), "--model and --device go together"),
+        (("--dataset", "a:b", "--batch", str(ROOT / "setup.cfg")), "give one of them"),
+        (("--dataset", "ds_dip.data.questions:ImageQuestions", "--dataset-options", "{"), "is not JSON"),
+        (("--dataset", "ds_dip.data.questions:ImageQuestions", "--dataset-options", "[]"), "expected a JSON object"),
+        (("--dataset", "ds_dip.nothing:here"), "cannot be imported"),
+    ],
+)
+def test_what_it_cannot_measure_is_refused(arguments: tuple[str, ...], sentence: str) -> None:
+    answer = CliRunner().invoke(cli, ["bench", "balance", *arguments])
+    assert answer.exit_code != 0
+    assert sentence in answer.output or sentence in str(answer.exception)
+
+
+def test_an_empty_batch_is_refused(tmp_path: Path) -> None:
+    write_batch(tmp_path / "batch.jsonl", [])
+    answer = CliRunner().invoke(cli, ["bench", "balance", "--batch", str(tmp_path / "batch.jsonl")])
+    assert answer.exit_code != 0
+    assert "holds no sample" in answer.output
+
+
+def test_the_table_names_every_way() -> None:
+    answer = CliRunner().invoke(
+        cli,
+        [
+            "bench",
+            "balance",
+            "--dataset",
+            "ds_dip.data.questions:ImageQuestions",
+            "--dataset-options",
+            '{"samples": 64}',
+        ],
+    )
+    assert answer.exit_code == 0
+    assert all(name in answer.output for name in METHODS)
