@@ -70,9 +70,9 @@ setup_environment() {
     "${pip[@]}" -c "$pinned" setuptools wheel ninja py-cpuinfo || setup_fail "the build tools could not be installed (see above)"
     "${pip[@]}" -c "$pinned" --no-build-isolation -e "$DS_DIP_ROOT[exact,dev,hf,video,audio,parquet]" ||
         setup_fail "ds_dip's requirements could not be installed (see above)"
-    echo "setup: compiling the scheduler's kernels"
-    (cd "$DS_DIP_ROOT" && "$venv/bin/python" -c 'from ds_dip.scheduling import warm; warm()') ||
-        setup_fail "the scheduler's kernels could not be compiled (see above)"
+    echo "setup: compiling the kernels"
+    (cd "$DS_DIP_ROOT" && "$venv/bin/python" -c 'from ds_dip import balancing, scheduling; scheduling.warm(); balancing.warm()') ||
+        setup_fail "the kernels could not be compiled (see above)"
     echo "$wanted" >"$stamp"
 }
 

@@ -70,7 +70,7 @@ def test_all_ranks_run_the_leaders_plan(ranks: ThreadPoolExecutor) -> None:
 
 def test_training_goes_on_when_the_planner_is_killed_and_after(ranks: ThreadPoolExecutor) -> None:
     channel, client = MemoryChannel(), PlannerClient(settings())
-    leader = LeaderSource(Planner(settings()), channel, client, deadline_s=PATIENCE)
+    leader = LeaderSource(Planner(settings()), channel, client, deadline_s=PATIENCE, first_deadline_s=PATIENCE)
     sources: list[PlanSource] = [leader, *followers(channel, 1)]
     try:
         assert together(ranks, sources, 0)[0].kind == "planned"

@@ -63,6 +63,14 @@ def balance(loads: Loads, budget: int = BUDGET) -> Balance:
     return made(loads, best, bound, method)
 
 
+def warm() -> None:
+    """Load (on the first use ever: compile) all kernels; a fraction of a second once a process."""
+    # An item too many for two even buckets: every kernel has something to do.
+    loads = Loads(np.array([[3.0], [3.0], [2.0], [2.0], [2.0]]), 2)
+    improved(loads, differencing(loads), lower_bound(loads), BUDGET)
+    balance(loads)
+
+
 def made(loads: Loads, bucket_of: Ints, bound: float, method: str) -> Balance:
     """The value of an assignment: item i is in bucket ``bucket_of[i]``."""
     order = np.argsort(bucket_of, kind="stable")

@@ -14,10 +14,10 @@ import socket
 import sys
 import traceback
 
+from ds_dip import balancing, scheduling
 from ds_dip.planner.plan import Planner
 from ds_dip.planner.service import Service
 from ds_dip.planner.wire import SETTINGS, Wire, WireError
-from ds_dip.scheduling import warm
 
 _PR_SET_PDEATHSIG = 1
 
@@ -35,7 +35,8 @@ def serve(wire: Wire) -> None:
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
     settings = SETTINGS.decode(packed)
     service = Service(wire, Planner(settings), int(first))
-    warm()
+    scheduling.warm()
+    balancing.warm()
     # What was imported and opened stays: a full collection of it would make a plan late now and then.
     gc.collect()
     gc.freeze()
