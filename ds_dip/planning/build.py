@@ -19,7 +19,7 @@ def build_problem(
     batch: Batch,
     model: Model,
     partition: Partition,
-    costs: CostModel,
+    costs: CostModel | Mapping[str, CostModel],
     *,
     compute: str = "float32",
     forward_only: bool = False,
@@ -27,7 +27,7 @@ def build_problem(
     strategies: Sequence[str] = ("none",),
     chosen: Mapping[tuple[str, int, int, int], str] | None = None,
     tails: Sequence[float] | None = None,
-    parallel: TensorParallel = ALONE,
+    parallel: TensorParallel | Mapping[str, TensorParallel] = ALONE,
 ) -> Problem:
     """The tasks of a batch: a forward, and where the module has one a backward, per chunk and sub-microbatch.
 
@@ -39,7 +39,9 @@ def build_problem(
     ``memory_capacity`` is bytes a rank, one number for all ranks or one each; None is no limit.
     ``tails`` are seconds that every rank still needs after its last backward (see ``costs.ending``): each of its
     backwards has them, and the last one's count.
-    With ``parallel`` a rank is a group of devices, and bytes are those of each; ``costs`` must be so too.
+    With ``parallel`` a rank is a group of devices, and bytes are those of each; ``costs`` must be so too. Where modules
+    are on groups of different size both are given by module; what goes from one to another takes as long as the slower
+    of both sides says.
     Task ids are dense and follow (microbatch, module, sub-microbatch, chunk, kind).
 
     Every forward and its backward are a pair with a choice for each of ``strategies`` (of ``STRATEGIES``), in
@@ -65,17 +67,19 @@ class _Builder:
         batch: Batch,
         model: Model,
         partition: Partition,
-        costs: CostModel,
+        costs: CostModel | Mapping[str, CostModel],
         compute: str,
         forward_only: bool,
         strategies: Sequence[str],
         chosen: Mapping[tuple[str, int, int, int], str] | None,
-        parallel: TensorParallel,
+        parallel: TensorParallel | Mapping[str, TensorParallel],
     ) -> None:
-        self.parallel = parallel
+        names = [module.name for module in model.modules]
+        self.parallel = parallel if isinstance(parallel, Mapping) else dict.fromkeys(names, parallel)
+        self.costs = costs if isinstance(costs, Mapping) else dict.fromkeys(names, costs)
         self.strategies, self.chosen = tuple(strategies), chosen
         self.pairs: list[Pair] = []
-        self.batch, self.model, self.partition, self.costs = batch, model, partition, costs
+        self.batch, self.model, self.partition = batch, model, partition
         self.compute, self.forward_only = compute, forward_only
         self.chains = {module.name: partition.of(module.name) for module in model.modules}
         self.has_backward = {module.name: not forward_only and model.backward(module.name) for module in model.modules}
@@ -106,7 +110,7 @@ class _Builder:
         forwards, backwards = [], []
         for chunk in chain:
             if not backward:
-                seconds = self.costs.forward(module, chunk.start, chunk.stop, sizes)
+                seconds = self.costs[module].forward(module, chunk.start, chunk.stop, sizes)
                 memory = self._inputs(chunk, microbatch, sizes) + forward_bytes(
                     self.model,
                     module,
@@ -115,7 +119,7 @@ class _Builder:
                     sizes,
                     strategy="full",
                     compute=self.compute,
-                    parallel=self.parallel,
+                    parallel=self.parallel[module],
                 )
                 forwards.append(self._task(chunk, "F", microbatch, sub, seconds, memory, memory))
                 continue
@@ -143,7 +147,7 @@ class _Builder:
         key = (chunk, sizes, inputs, own)
         if key not in self.known:
             self.known[key] = stage_costs(
-                self.costs,
+                self.costs[chunk.module],
                 self.model,
                 chunk.module,
                 chunk.start,
@@ -152,22 +156,23 @@ class _Builder:
                 inputs=inputs,
                 compute=self.compute,
                 strategies=self.strategies if own is None else (own,),
-                parallel=self.parallel,
+                parallel=self.parallel[chunk.module],
             )
         return self.known[key]
 
     def _inputs(self, chunk: Chunk, microbatch: int, sizes: Sizes) -> float:
         """Bytes of what a chunk takes from the one before it, or a module from those upstream."""
+        rows = self.parallel[chunk.module].rows
         if chunk.start:
             specs = self.model.module(chunk.module).layers[chunk.start - 1].output
-            return _bytes(specs, sizes, self.compute, gradient=False) / self.parallel.rows
+            return _bytes(specs, sizes, self.compute, gradient=False) / rows
         whole = self.batch.microbatches[microbatch].sizes
         return (
             sum(
                 _bytes(self.model.module(source).layers[-1].output, whole[source], self.compute, gradient=False)
                 for source in self.model.upstream(chunk.module)
             )
-            / self.parallel.rows
+            / rows
         )
 
     def _task(
@@ -200,7 +205,8 @@ class _Builder:
         delay = 0.0
         if producer.rank != consumer.rank:
             specs = self.model.module(producer.module).layers[producer.stop - 1].output
-            delay = float(self.costs.transfer(_bytes(specs, sizes, self.compute, gradient)))
+            bytes = _bytes(specs, sizes, self.compute, gradient)
+            delay = float(max(self.costs[own.module].transfer(bytes) for own in (producer, consumer)))
         self.edges.append((before, after, delay))
 
 

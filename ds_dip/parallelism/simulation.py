@@ -1,0 +1,392 @@
+"""A layout's predicted iteration: sample batches balanced, placed and scheduled in a compiled loop.
+
+The schedule is the dual-queue interleaving with whole microbatches admitted, as many as memory holds of the heaviest
+one. It leaves out what only a run's planner has: cutting instances further, other orders, a strategy for each stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import fsum, inf
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ds_dip.costs.ending import rank_tails
+from ds_dip.costs.strategies import STRATEGIES, share, stage_costs
+from ds_dip.data import SampleMetadata
+from ds_dip.models.partition import Chunk, Partition
+from ds_dip.models.spec import Sizes
+from ds_dip.parallelism.job import Job
+from ds_dip.parallelism.layout import DISAGGREGATED, Layout, Mesh
+from ds_dip.parallelism.placing import Pipelines, batches_of, partition_of
+from ds_dip.parallelism.pricing import Floats
+from ds_dip.partition.scoring import UnfitError
+from ds_dip.planning.batch import Batch
+
+#: No limit on microbatches in flight.
+_ANY = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the seconds of a mean iteration are made of; their sum is the iteration.
+
+    ``work`` of the busiest rank, ``waiting`` of that rank, ``ending`` after its last backward (all in the mean
+    replica), and how much ``longer`` the slowest replica takes.
+    """
+
+    work: float
+    waiting: float
+    ending: float
+    longer: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A layout and what is predicted of it; seconds, and bytes of a GPU.
+
+    ``makespans`` are those of the slowest replica of every batch. ``bubble`` is the share of all GPUs' time without
+    work. ``state`` and ``activations`` are by the partition's ranks, the latter for the data's heaviest batch.
+    ``short`` says whether microbatches waited for memory.
+    """
+
+    layout: Layout
+    partition: Partition
+    makespans: tuple[float, ...]
+    parts: Parts
+    bubble: float
+    state: tuple[float, ...]
+    activations: tuple[float, ...]
+    short: bool
+
+    @property
+    def mean(self) -> float:
+        """Seconds of the mean batch."""
+        return fsum(self.makespans) / len(self.makespans)
+
+    @property
+    def memory(self) -> float:
+        """Bytes of the fullest GPU for the heaviest batch."""
+        return max(a + b for a, b in zip(self.state, self.activations, strict=True))
+
+
+class Room(NamedTuple):
+    """What a layout's ranks hold: state, bytes of one (the heaviest) microbatch, the most that a backward needs beside.
+
+    ``admitted`` microbatches fit into a group at once, ``entered`` into a replica of the backbone. ``left`` is what
+    activations may take.
+    """
+
+    state: tuple[float, ...]
+    left: tuple[float | None, ...]
+    each: tuple[float, ...]
+    beside: tuple[float, ...]
+    admitted: int
+    entered: int
+
+
+class _Group(NamedTuple):
+    """One group's simulated batch: seconds, GPU-seconds of work, and microbatches in flight."""
+
+    makespan: float
+    work: float
+    ending: float
+    total: float
+    most: int
+    fullest: int
+
+
+class Simulator:
+    """Predicts layouts on the same sample batches; what several layouts share is computed once."""
+
+    def __init__(self, job: Job, batches: Sequence[Sequence[SampleMetadata]]) -> None:
+        self.job, self.batches = job, tuple(tuple(batch) for batch in batches)
+        self.used = 0
+        self._partitions: dict[tuple[object, ...], Partition] = {}
+        self._cuts: dict[tuple[int, int, int], tuple[Batch, ...]] = {}
+        self._largest: dict[tuple[int, int], dict[str, Sizes]] = {}
+        self._holds: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._shares: dict[tuple[str, int], float] = {}
+        #: By the identity of a batch, which lives as long as its cut.
+        self._rows: dict[tuple[int, str, int], tuple[npt.NDArray[np.bool_], Floats, Floats]] = {}
+        self._messages: dict[tuple[object, ...], Floats] = {}
+
+    def predict(
+        self, layout: Layout, *, batches: int | None = None, every: bool = True, limit: float = inf
+    ) -> Prediction | None:
+        """The prediction on the first ``batches``, or None as soon as their mean cannot be below ``limit`` seconds.
+
+        Not ``every``, only the replica with most work is simulated for each batch.
+        Raises UnfitError where the layout does not hold the heaviest batch of the data.
+        """
+        number = len(self.batches) if batches is None else batches
+        partition = self.partition(layout)
+        room = self.room(layout, partition)
+        run = _Run(self, layout, partition, room)
+        makespans: list[float] = []
+        parts: list[Parts] = []
+        work = span = 0.0
+        short = False
+        for step in range(number):
+            groups = self.cut(layout, step)
+            found = [run.group(batch) for batch in (groups if every else groups[:1])]
+            slowest, mean = max(own.makespan for own in found), fsum(own.makespan for own in found) / len(found)
+            makespans.append(slowest)
+            if fsum(makespans) >= limit * number:
+                return None
+            busy, ending = (fsum(getattr(own, n) for own in found) / len(found) for n in ("work", "ending"))
+            parts.append(Parts(busy, mean - busy - ending, ending, slowest - mean))
+            work += fsum(own.total for own in found)
+            span += slowest * run.gpus * len(found)
+            short = short or any(run.is_full(own) for own in found)
+        heaviest = run.group(self.cut(layout, -1)[0])
+        each = [fsum(getattr(own, name) for own in parts) / number for name in Parts.__slots__]
+        return Prediction(
+            layout, partition, tuple(makespans), Parts(*each), 1 - work / span if span else 0.0, room.state,
+            run.held(heaviest), short or run.is_full(heaviest),
+        )  # fmt: skip
+
+    def partition(self, layout: Layout) -> Partition:
+        """Where a layout's layers live."""
+        key = layout.placement, layout.encoder, layout.backbone, layout.microbatches, layout.laps
+        if key not in self._partitions:
+            self._partitions[key] = partition_of(self.job, layout)
+        return self._partitions[key]
+
+    def cut(self, layout: Layout, step: int) -> tuple[Batch, ...]:
+        """The groups' batches, that with most work first; step -1 is the heaviest batch of the data."""
+        own = Pipelines.of(layout)
+        key = step, own.groups, own.microbatches
+        if key not in self._cuts:
+            samples = self.job.heaviest if step < 0 else self.batches[step]
+            found = batches_of(self.job, layout, self.partition(layout), max(step, 0), samples)
+
+            def most(batch: Batch) -> float:
+                return -fsum(
+                    second for own in batch.microbatches for s in own.samples for second in self.job.load(s).seconds
+                )
+
+            self._cuts[key] = tuple(sorted(found, key=most))
+        return self._cuts[key]
+
+    def room(self, layout: Layout, partition: Partition) -> Room:
+        """What the ranks of a layout hold; UnfitError where they do not hold the heaviest microbatch."""
+        job, model, compute = self.job, self.job.model, self.job.cluster.compute
+        own, meshes, largest = Pipelines.of(layout), layout.meshes(model), self._largest_of(layout)
+        whole = own.encoders / max(1, own.encoders // own.pieces)
+        state = states_of(job, layout, partition)
+        each, beside, messages = ([0.0] * partition.ranks for _ in range(3))
+        for chunk in partition.chunks:
+            sizes = largest[chunk.module]
+            kept, workspace = self._hold(chunk, meshes[chunk.module], layout.strategy, sizes, largest)
+            parted = whole if layout.placement == DISAGGREGATED and chunk.module != model.loss_module else 1.0
+            each[chunk.rank] += kept / parted
+            beside[chunk.rank] = max(beside[chunk.rank], workspace / parted)
+            specs = model.module(chunk.module).layers[chunk.stop - 1].output
+            messages[chunk.rank] = max(messages[chunk.rank], *(spec.bytes(sizes, compute) for spec in specs))
+        fits = [_ANY] * partition.ranks
+        every: list[float | None] = []
+        of_rank = {chunk.rank: meshes[chunk.module] for chunk in partition.chunks}
+        for rank, held in enumerate(state):
+            memory = job.memory(of_rank[rank].tensor, of_rank[rank].data)
+            left = memory.activations(0, held, max(messages))
+            every.append(left)
+            if left is None:
+                continue
+            assert memory.bytes is not None
+            free = left - beside[rank]
+            if free < each[rank] or free <= 0:
+                raise UnfitError(
+                    f"rank {rank} of {layout} holds {held / 1e9:.3g} GB of parameters, gradients and optimizer state, "
+                    f"and needs {(each[rank] + beside[rank]) / 1e9:.3g} GB for the heaviest microbatch of the data: "
+                    f"more than {memory.bytes / 1e9:.3g} GB"
+                )
+            fits[rank] = min(_ANY, int(free / each[rank])) if each[rank] else _ANY
+        if layout.placement != DISAGGREGATED:
+            return Room(state, tuple(every), tuple(each), tuple(beside), min(fits), _ANY)
+        deep, sets = layout.encoder.pipeline, max(1, own.encoders // own.pieces)
+        return Room(
+            state, tuple(every), tuple(each), tuple(beside), min(_ANY, min(fits[:deep]) * sets), min(fits[deep:])
+        )
+
+    def _largest_of(self, layout: Layout) -> dict[str, Sizes]:
+        """Of every module, the instances of the microbatch of the heaviest batch that has most tokens of it."""
+        own = Pipelines.of(layout)
+        key = own.groups, own.microbatches
+        if key not in self._largest:
+            every = [mb for batch in self.cut(layout, -1) for mb in batch.microbatches]
+            self._largest[key] = {
+                module.name: max((mb.sizes[module.name] for mb in every), key=lambda sizes: sum(sizes.tokens))
+                for module in self.job.model.modules
+            }
+        return self._largest[key]
+
+    def _hold(
+        self, chunk: Chunk, mesh: Mesh, strategy: str, sizes: Sizes, largest: dict[str, Sizes]
+    ) -> tuple[float, float]:
+        """(bytes that a chunk keeps of a microbatch, the most beside that while its backward runs) of one device."""
+        job, model, compute = self.job, self.job.model, self.job.cluster.compute
+        costs, parallel = job.costs(mesh.tensor), job.cluster.parallel(mesh.tensor)
+        signature = tuple(costs.kinds(chunk.module, chunk.start, chunk.stop).tolist())
+        key = mesh.tensor, chunk.module, signature, chunk.start == 0, strategy, sizes
+        if key not in self._holds:
+            if chunk.start:
+                specs = model.module(chunk.module).layers[chunk.start - 1].output
+                inputs = sum(spec.bytes(sizes, compute) for spec in specs)
+            else:
+                inputs = sum(
+                    spec.bytes(largest[source], compute)
+                    for source in model.upstream(chunk.module)
+                    for spec in model.module(source).layers[-1].output
+                )
+            (found,) = stage_costs(
+                costs, model, chunk.module, chunk.start, chunk.stop, sizes, inputs=inputs / parallel.rows,
+                compute=compute, strategies=(strategy,), parallel=parallel,
+            )  # fmt: skip
+            kept = found.memory if model.backward(chunk.module) else inputs / parallel.rows
+            self._holds[key] = kept, found.workspace
+        return self._holds[key]
+
+    def rows(self, batch: Batch, module: str, tensor: int) -> tuple[npt.NDArray[np.bool_], Floats, Floats]:
+        """Of every microbatch: (n, 1) whether it has instances, (n, 3) and (n, 3, kinds) costs as ``KindCosts.row``."""
+        key = id(batch), module, tensor
+        if key not in self._rows:
+            sizes = [microbatch.sizes[module] for microbatch in batch.microbatches]
+            found = [self.job.costs(tensor).row(module, own) for own in sizes]
+            there = np.array([[len(own) > 0] for own in sizes])
+            self._rows[key] = there, np.array([own[0] for own in found]), np.array([own[1] for own in found])
+        return self._rows[key]
+
+    def messages(self, batch: Batch, module: str, layer: int, tensor: int) -> Floats:
+        """Seconds that a layer's output takes to another rank, of every microbatch."""
+        output = self.job.model.module(module).layers[layer].output
+        key = id(batch), module, output, tensor
+        if key not in self._messages:
+            compute, costs = self.job.cluster.compute, self.job.costs(tensor)
+            sizes = [microbatch.sizes[module] for microbatch in batch.microbatches]
+            seconds = [costs.transfer(sum(spec.bytes(own, compute) for spec in output)) for own in sizes]
+            self._messages[key] = np.array(seconds)
+        return self._messages[key]
+
+    def again(self, module: str, strategy: str, tensor: int) -> Floats:
+        """The share of each kind of layer's forward that a backward runs again."""
+        places = self.job.costs(tensor).representatives(module)
+        if strategy != STRATEGIES[1]:
+            return np.full(len(places), float(strategy == STRATEGIES[2]))
+        found = []
+        for place in places:
+            if (module, place) not in self._shares:
+                layer, sizes = self.job.model.module(module).layers[place], self.job.mean_point(module, 1.0)
+                self._shares[module, place] = share(layer, sizes, self.job.cluster.compute) if len(sizes) else 0.0
+            found.append(self._shares[module, place])
+        return np.array(found)
+
+
+class _Run:
+    """One layout on a simulator's batches."""
+
+    def __init__(self, simulator: Simulator, layout: Layout, partition: Partition, room: Room) -> None:
+        self.simulator, self.layout, self.partition, self.room = simulator, layout, partition, room
+        self.job = job = simulator.job
+        self.own, self.meshes = Pipelines.of(layout), layout.meshes(job.model)
+        self.apart = layout.placement == DISAGGREGATED
+        self.last = job.model.loss_module
+        #: Encoder replicas that work on the same microbatch, each on its part, count as one.
+        self.sets = max(1, self.own.encoders // self.own.pieces)
+        self.deep = layout.encoder.pipeline if self.apart else 0
+        self.ranks = self.sets * self.deep + self.own.backbones * layout.backbone.pipeline
+        like = [*range(self.deep)] * self.sets + [*range(self.deep, partition.ranks)] * self.own.backbones
+        devices = [layout.encoder.tensor * self.own.encoders / self.sets] * (self.sets * self.deep)
+        devices += [float(layout.backbone.tensor)] * (self.own.backbones * layout.backbone.pipeline)
+        self.devices, self.gpus = np.array(devices), float(sum(devices))
+        tails = tails_of(job, layout, partition)
+        self.tails = np.array([tails[rank] for rank in like])
+        self.entry = sum(chunk.module != self.last for chunk in partition.chunks) if self.apart else 0
+
+    def group(self, batch: Batch) -> _Group:
+        """One group's batch."""
+        from ds_dip.parallelism import kernels
+
+        self.simulator.used += 1
+        forward, backward, delay = self._stages(batch)
+        count = len(batch.microbatches)
+        replica = np.arange(count) % self.own.backbones
+        rank = np.array([[chunk.rank for chunk in self.partition.chunks]] * count, dtype=np.int64)
+        if self.apart:
+            rank[:, : self.entry] += (np.arange(count) % self.sets * self.deep)[:, None]
+            rank[:, self.entry :] += ((self.sets - 1) * self.deep + replica * self.layout.backbone.pipeline)[:, None]
+        busy, end = np.zeros(self.ranks), np.zeros(self.ranks)
+        most, fullest = kernels.simulate(
+            forward, backward, delay, rank, self.entry, replica, self.own.backbones, self.room.admitted,
+            self.room.entered, busy, end,
+        )  # fmt: skip
+        busiest = int(np.argmax(busy + self.tails))
+        return _Group(
+            float((end + self.tails).max()), float(busy[busiest]), float(self.tails[busiest]),
+            float(busy @ self.devices), int(most), int(fullest),
+        )  # fmt: skip
+
+    def is_full(self, own: _Group) -> bool:
+        """Whether as many microbatches were in flight as memory holds."""
+        return own.most >= self.room.admitted or own.fullest >= self.room.entered
+
+    def held(self, own: _Group) -> tuple[float, ...]:
+        """Bytes of activations on every rank of the partition with so many of the heaviest microbatch in flight."""
+        found = []
+        for rank, each in enumerate(self.room.each):
+            flying = own.fullest if self.apart and rank >= self.deep else -(-own.most // self.sets)
+            found.append(flying * each + self.room.beside[rank])
+        return tuple(found)
+
+    def _stages(self, batch: Batch) -> tuple[Floats, Floats, Floats]:
+        """(microbatches, stages) seconds of forwards, backwards, and messages behind; -1 where there is no stage."""
+        model = self.job.model
+        forwards, backwards, delays = [], [], []
+        for module in model.modules:
+            name, chunks = module.name, self.partition.of(module.name)
+            tensor = self.meshes[name].tensor
+            parted = self.own.encoders / self.sets if self.apart and name != self.last else 1.0
+            there, base, each = self.simulator.rows(batch, name, tensor)
+            kinds = np.array([self.job.costs(tensor).kinds(name, chunk.start, chunk.stop) for chunk in chunks])
+            layers = each[:, 0] @ kinds.T
+            forward, backward = base[:, :1] + layers / parted, base[:, 1:2] + each[:, 1] @ kinds.T / parted
+            if self.layout.strategy != STRATEGIES[0]:
+                again = self.simulator.again(name, self.layout.strategy, tensor)
+                backward += each[:, 0] @ (kinds * again).T / parted
+            forwards.append(np.where(there, forward, -1.0))
+            backwards.append(np.where(there, backward if model.backward(name) else -1.0, -1.0))
+            ends = [chunk.stop - 1 for chunk in chunks]
+            # What leaves the module takes as long as the side with fewer devices needs.
+            own = [self.simulator.messages(batch, name, end, tensor) for end in ends[:-1]]
+            sides = {tensor, self.layout.backbone.tensor}
+            own.append(np.max([self.simulator.messages(batch, name, ends[-1], side) for side in sides], axis=0))
+            delays.append(np.array(own).T)
+        ranks = np.array([chunk.rank for chunk in self.partition.chunks])
+        delay = np.concatenate(delays, axis=1)
+        delay[:, :-1] *= ranks[1:] != ranks[:-1]
+        return np.concatenate(forwards, axis=1), np.concatenate(backwards, axis=1), delay
+
+
+def states_of(job: Job, layout: Layout, partition: Partition) -> tuple[float, ...]:
+    """Bytes of parameters, gradients and optimizer state on every rank of the partition."""
+    first = layout.encoder.pipeline if layout.placement == DISAGGREGATED else 0
+    before, behind = (
+        job.memory(mesh.tensor, mesh.data).state(job.model, partition) for mesh in (layout.encoder, layout.backbone)
+    )
+    return (*before[:first], *behind[first:])
+
+
+def tails_of(job: Job, layout: Layout, partition: Partition) -> tuple[float, ...]:
+    """Seconds that every rank of the partition needs after its last backward; none where that is not known."""
+    if job.cluster.ending is None:
+        return (0.0,) * partition.ranks
+    first = layout.encoder.pipeline if layout.placement == DISAGGREGATED else 0
+    found = []
+    for mesh in (layout.encoder, layout.backbone):
+        ending = job.ending(mesh.data)
+        assert ending is not None
+        found.append(rank_tails(job.model, partition, ending, mesh.tensor))
+    return (*found[0][:first], *found[1][first:])
