@@ -124,7 +124,10 @@ class _Search:
         drawn = [job.drawn(step, effort.seed) for step in steps]
         self.scorer = Simulator(job, drawn[: effort.batches])
         self.final = Simulator(job, drawn[effort.batches :])
-        self.paper = closed.paper(job, self.means, self.space)
+        paper = closed.paper(job, self.means, self.space)
+        #: By the paper's objective: its own placement first, what does not fit at the mean point left out.
+        order = np.lexsort((paper, ~self.space.disaggregated))
+        self.paper = [int(row) for row in order if np.isfinite(paper[row])]
 
     def run(self) -> Found:
         """By simulation."""
@@ -153,10 +156,9 @@ class _Search:
     def by_mean_point(self) -> Found:
         """By the paper's objective."""
         found: list[Prediction] = []
-        for row in np.argsort(self.paper, kind="stable")[:_WALKED]:
-            if np.isfinite(self.paper[row]) and len(found) < self.effort.shown:
-                own = self._strategies(self.final, self._plain(int(row)))
-                found += own[:1]
+        for row in self.paper[:_WALKED]:
+            if len(found) < self.effort.shown:
+                found += self._strategies(self.final, self._plain(row))
         found = self._confirmed(found)
         return self._found(found, found[0] if found else None)
 
@@ -211,8 +213,7 @@ class _Search:
             for row in order[:share]:
                 every = list(self._laps(int(row)))
                 found += dict.fromkeys((every[0], every[-1]))
-        paper = rows[np.argsort(self.paper[rows], kind="stable")][: self.effort.shown]
-        found += [self._plain(int(row)) for row in paper if np.isfinite(self.paper[row])]
+        found += [self._plain(row) for row in self.paper[: self.effort.shown]]
         return list(dict.fromkeys(found))
 
     def _plain(self, row: int) -> Layout:
@@ -289,8 +290,8 @@ class _Search:
 
     def _mean_point(self) -> Prediction | None:
         """The layout of the paper's objective: the first of its order that holds the heaviest batch."""
-        for row in np.argsort(self.paper, kind="stable")[:_WALKED]:
-            if np.isfinite(self.paper[row]) and (own := self._strategies(self.final, self._plain(int(row)))):
+        for row in self.paper[:_WALKED]:
+            if own := self._strategies(self.final, self._plain(row)):
                 return own[0]
         return None
 

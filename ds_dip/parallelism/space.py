@@ -21,16 +21,17 @@ MOST_STAGES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is searched: placements, K up to ``most_laps``, microbatches a replica up to ``most_microbatches``."""
+    """What is searched: placements, and at most these K, microbatches a replica, and devices a group."""
 
     placements: tuple[str, ...] = PLACEMENTS
     most_laps: int = 4
     most_microbatches: int = 256
+    most_tensor: int = 1 << 20
 
     def __post_init__(self) -> None:
         if not self.placements or not set(self.placements) <= set(PLACEMENTS):
             raise ValueError(f"placements are {self.placements}: name some of {', '.join(PLACEMENTS)}")
-        for name in ("most_laps", "most_microbatches"):
+        for name in ("most_laps", "most_microbatches", "most_tensor"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: at least 1 is needed")
 
@@ -73,18 +74,19 @@ def columns(job: Job, options: Options) -> Columns:
     a layer for each of its ranks; replicas of the module with the loss divide the global batch, as DeepSpeed's batch
     size does.
     """
-    model, gpus, per_node = job.model, job.cluster.gpus, job.cluster.per_node
+    most_tensor, per_node = options.most_tensor, job.cluster.per_node
+    model, gpus = job.model, job.cluster.gpus
     last, encoders = model.modules[-1], model.modules[:-1]
     found: list[tuple[int, ...]] = []
     if SEPARATED in options.placements:
         most = min(len(module.layers) for module in model.modules)
-        tensors = tensor_sizes(model, [m.name for m in model.modules], per_node)
+        tensors = tensor_sizes(model, [m.name for m in model.modules], per_node, most_tensor)
         for mesh in _meshes(gpus, tensors, most, job.batch):
             if job.batch % mesh[2] == 0:
                 found += [(0, *mesh, *mesh, own) for own in _microbatches(job, mesh, mesh, options)]
     if DISAGGREGATED in options.placements and encoders:
-        before = tensor_sizes(model, [module.name for module in encoders], per_node)
-        behind = tensor_sizes(model, [last.name], per_node)
+        before = tensor_sizes(model, [module.name for module in encoders], per_node, most_tensor)
+        behind = tensor_sizes(model, [last.name], per_node, most_tensor)
         shallow = min(len(module.layers) for module in encoders)
         parts = {own: list(_meshes(own, before, shallow, job.batch)) for own in range(1, gpus)}
         for own in range(1, gpus):
@@ -105,11 +107,11 @@ def laps(job: Job, layout: Layout, options: Options) -> Iterator[tuple[int, ...]
     yield from product(*(range(1, min(options.most_laps, len(m.layers) // ranks) + 1) for m in modules))
 
 
-def tensor_sizes(model: Model, modules: list[str], per_node: int) -> list[int]:
+def tensor_sizes(model: Model, modules: list[str], per_node: int, most: int) -> list[int]:
     """Sizes of tensor-parallel groups that divide a node and the heads of all of these modules."""
     part = Model(model.name, tuple(model.module(name) for name in modules))
     found = []
-    for size in range(1, per_node + 1):
+    for size in range(1, min(per_node, most) + 1):
         if per_node % size == 0:
             try:
                 check_heads(part, size)
