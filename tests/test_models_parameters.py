@@ -61,6 +61,22 @@ def test_the_documented_counts_are_the_computed_ones() -> None:
         assert found[name] == tuple(counted), name
 
 
+def test_the_documented_counts_of_dflops_models_are_the_computed_ones() -> None:
+    text = (ROOT / "docs/models.md").read_text()
+    rows = re.findall(r"^\| ([^|]+?) \| `(dflop_\w+)` \| (\w+) \| (.*?) \| ([\d.]+) \|$", text, re.MULTILINE)
+    assert {file for _, file, *_ in rows} == {path.stem for path in CONFIGS.glob("dflop_*.json")}
+    for name, file, module, sizes, counted in rows:
+        model = load_model(CONFIGS / f"{file}.json")
+        count = module_parameters(model, module)
+        assert round(count / 1e9, 2) == float(counted), name
+        own = model.module(module).layers[1].options
+        layers = len(model.module(module).layers) - 2
+        assert sizes == f"{layers} x {own['hidden']}, {own['ffn']}, {own['heads']}/{own['kv_heads']}"
+        # As they are called, but for the two encoders that the authors scaled otherwise.
+        if (called := re.search(r"([\d.]+)([MB])$", name)) and name != "InternViT 6B":
+            assert count == pytest.approx(float(called[1]) * {"M": 1e6, "B": 1e9}[called[2]], rel=0.11)
+
+
 def test_a_diffusion_transformers_layers_by_hand() -> None:
     attention = 8 * (8 + 2 * 4 + 8)
     biases = (8 + 8) + 8
