@@ -20,7 +20,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 @click.command("reproduce")
-@click.argument("paper", type=click.Choice(["dip"]))
+@click.argument("paper", type=click.Choice(["dip", "dflop"]))
 @click.option("--quick", is_flag=True, help="Two models, one small batch: half a minute.")
 @click.option("--out", type=_FOLDER, default=Path("reproduction"), show_default=True,
               help="Folder for report.md and report.json; made where it is missing.")  # fmt: skip
@@ -34,6 +34,7 @@ def command(paper: str, quick: bool, out: Path, models: Path, devices: Path, as_
 
     The report's first page tells what differs by more than 15 %, and what of the evaluation is missing.
     """
+    from ds_dip.reproduction.dflop import evaluation
     from ds_dip.reproduction.dip import reproduce, total
     from ds_dip.reproduction.report import report
 
@@ -41,6 +42,13 @@ def command(paper: str, quick: bool, out: Path, models: Path, devices: Path, as_
     targets = out / "report.json", out / "report.md"
     for target in targets:
         check_writable(target)
+    if paper == "dflop":
+        with refusing(), _progress(evaluation.total(quick)) as progress:
+            document = evaluation.reproduce(models, devices, quick=quick, progress=progress)
+        write_json(targets[0], document)
+        write_atomic(targets[1], evaluation.page(document))
+        click.echo(json.dumps(document) if as_json else evaluation.page(document), nl=as_json)
+        return
     with refusing(), _progress(total(quick)) as progress:
         document = reproduce(models, devices, quick=quick, progress=progress)
     write_json(targets[0], document)

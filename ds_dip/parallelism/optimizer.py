@@ -37,11 +37,12 @@ _KEPT, _NEAR = 3, 6
 class Effort:
     """How much is simulated.
 
-    ``pool`` layouts on one batch, the best of them on ``batches`` batches, ``shown`` and as many more on ``held_out``
-    others with every replica. A space of at most ``exhaustive`` layouts is simulated whole. ``seed`` draws batches.
+    ``pool`` layouts of each placement on one batch, the best of them on ``batches`` batches, ``shown`` and as many more
+    on ``held_out`` others with every replica. A space of at most ``exhaustive`` layouts is simulated whole. ``seed``
+    draws batches.
     """
 
-    pool: int = 60
+    pool: int = 30
     batches: int = 3
     held_out: int = 4
     shown: int = 10
@@ -209,8 +210,7 @@ class _Search:
         for apart in (False, True):
             own = rows[self.space.disaggregated[rows] == apart]
             order = own[np.argsort(seconds[self.space.disaggregated[rows] == apart], kind="stable")]
-            share = self.effort.pool // (2 if len(self.options.placements) > 1 else 1)
-            for row in order[:share]:
+            for row in order[: self.effort.pool]:
                 every = list(self._laps(int(row)))
                 found += dict.fromkeys((every[0], every[-1]))
         found += [self._plain(row) for row in self.paper[: self.effort.shown]]
@@ -268,8 +268,6 @@ class _Search:
                 limit = min(limit, inf if whole else own.mean)
                 if not own.short:
                     break
-            elif replace(layout, strategy=strategy) not in self.unfit:
-                break
         return found if whole else _ranked(found)[:1]
 
     def _predict(

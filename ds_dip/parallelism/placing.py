@@ -92,11 +92,17 @@ def _sides(model: Model, layout: Layout) -> list[tuple[list[str], int, int]]:
 
 
 def batches_of(
-    job: Job, layout: Layout, partition: Partition, step: int, samples: Sequence[SampleMetadata]
+    job: Job,
+    layout: Layout,
+    partition: Partition,
+    step: int,
+    samples: Sequence[SampleMetadata],
+    *,
+    balanced: bool = True,
 ) -> tuple[Batch, ...]:
-    """A global batch as every group runs it, balanced as a run does it; groups without samples are left out."""
+    """A global batch as every group runs it, balanced as a run does it, or in turn; empty groups are left out."""
     own = Pipelines.of(layout)
-    shares = assign(samples, own.groups, own.microbatches, job.load)
+    shares = assign(samples, own.groups, own.microbatches, job.load, balanced=balanced)
     return tuple(cut(step, samples, share, job.model, partition, loss=job.loss) for share in shares if share)
 
 

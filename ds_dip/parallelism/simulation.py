@@ -6,7 +6,7 @@ one. It leaves out what only a run's planner has: cutting instances further, oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import fsum, inf
 from typing import NamedTuple
@@ -100,10 +100,22 @@ class _Group(NamedTuple):
 
 
 class Simulator:
-    """Predicts layouts on the same sample batches; what several layouts share is computed once."""
+    """Predicts layouts on the same sample batches; what several layouts share is computed once.
 
-    def __init__(self, job: Job, batches: Sequence[Sequence[SampleMetadata]]) -> None:
+    ``cutter`` says where a layout's layers live, ours where it is left out. Not ``balanced``, samples go to replicas
+    and microbatches in turn.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        batches: Sequence[Sequence[SampleMetadata]],
+        *,
+        cutter: Callable[[Job, Layout], Partition] = partition_of,
+        balanced: bool = True,
+    ) -> None:
         self.job, self.batches = job, tuple(tuple(batch) for batch in batches)
+        self._cutter, self._balanced = cutter, balanced
         self.used = 0
         self._partitions: dict[tuple[object, ...], Partition] = {}
         self._cuts: dict[tuple[int, int, int], tuple[Batch, ...]] = {}
@@ -153,7 +165,7 @@ class Simulator:
         """Where a layout's layers live."""
         key = layout.placement, layout.encoder, layout.backbone, layout.microbatches, layout.laps
         if key not in self._partitions:
-            self._partitions[key] = partition_of(self.job, layout)
+            self._partitions[key] = self._cutter(self.job, layout)
         return self._partitions[key]
 
     def cut(self, layout: Layout, step: int) -> tuple[Batch, ...]:
@@ -162,7 +174,8 @@ class Simulator:
         key = step, own.groups, own.microbatches
         if key not in self._cuts:
             samples = self.job.heaviest if step < 0 else self.batches[step]
-            found = batches_of(self.job, layout, self.partition(layout), max(step, 0), samples)
+            partition = self.partition(layout)
+            found = batches_of(self.job, layout, partition, max(step, 0), samples, balanced=self._balanced)
 
             def most(batch: Batch) -> float:
                 return -fsum(
