@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import inf
 
 import numpy as np
@@ -31,6 +32,8 @@ Progress = Callable[[int, int, float], None]
 _WALKED = 400
 #: Of the layouts of one round that are looked at again in the next, and neighbours of each that join them.
 _KEPT, _NEAR = 3, 6
+#: Layouts that are looked at, for each that is simulated first, until one is found that memory holds.
+_SEARCHED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +213,28 @@ class _Search:
         for apart in (False, True):
             own = rows[self.space.disaggregated[rows] == apart]
             order = own[np.argsort(seconds[self.space.disaggregated[rows] == apart], kind="stable")]
-            for row in order[: self.effort.pool]:
-                every = list(self._laps(int(row)))
-                found += dict.fromkeys((every[0], every[-1]))
+            # A placement with few layouts is simulated whole.
+            small = order if len(order) <= self.effort.exhaustive else order[:0]
+            few = [layout for row in small for layout in self._laps(int(row))]
+            if not 0 < len(few) <= self.effort.exhaustive:
+                likely = islice(filter(self._fits, order[: _SEARCHED * self.effort.pool].tolist()), self.effort.pool)
+                every = [list(self._laps(row)) for row in likely]
+                few = [layout for own in every for layout in dict.fromkeys((own[0], own[-1]))]
+            found += few
         found += [self._plain(row) for row in self.paper[: self.effort.shown]]
         return list(dict.fromkeys(found))
+
+    def _fits(self, row: int) -> bool:
+        """Whether a row holds the heaviest microbatch by some memory strategy."""
+        plain = self._plain(row)
+        for strategy in reversed(STRATEGIES):
+            layout = replace(plain, strategy=strategy)
+            try:
+                self.scorer.room(layout, self.scorer.partition(layout))
+                return True
+            except (UnfitError, PartitionError) as error:
+                self.unfit[layout] = str(error)
+        return False
 
     def _plain(self, row: int) -> Layout:
         return self.space.layout(row, (1,) * len(self.job.model.modules), STRATEGIES[0])
