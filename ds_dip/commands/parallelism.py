@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ds_dip.commands import FILE, refusing
-from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH, Gigabytes
+from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH, Gigabytes, searching
 from ds_dip.files import FileError, check_writable, read_json, read_object, write_json
 
 if TYPE_CHECKING:
     from ds_dip.data import SampleMetadata
     from ds_dip.parallelism import Cluster, Job
-    from ds_dip.parallelism.optimizer import Found, Progress
+    from ds_dip.parallelism.optimizer import Found
 
 _PLACEMENTS = ("separated", "disaggregated")
 #: The table has sentences.
@@ -75,7 +74,7 @@ def command(**given: Any) -> None:
             most_tensor=given["most_tensor"] or given["gpus_per_node"],
         )
         effort = Effort(pool=given["pool"], batches=given["batches"], held_out=given["held_out"], seed=given["seed"])
-    with _progress() as progress:
+    with searching("layouts") as progress:
         found = optimize(
             job,
             lambda problem: fastest(problem, "dip"),
@@ -214,26 +213,3 @@ def _show(document: Mapping[str, Any]) -> None:
         f"{document['layouts']} meshes and microbatches, {document['simulated']} layouts simulated in "
         f"{document['schedules']} schedules; {document['unfit']} cannot run"
     )
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A bar on a terminal: layouts simulated, and the best mean iteration so far."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    console = Console(stderr=True)
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("layouts, best {task.fields[best]}"),
-        TimeElapsedColumn(),
-    )
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        task = bars.add_task("search", total=None, best="-")
-
-        def show(made: int, expected: int, best: float) -> None:
-            bars.update(task, completed=made, total=expected, best=f"{1e3 * best:.2f} ms")
-
-        yield show
