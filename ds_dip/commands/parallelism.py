@@ -98,7 +98,7 @@ def _job(given: Mapping[str, Any]) -> Job:
     from ds_dip.parallelism import Job
 
     model = load_model(given["model_path"])
-    return Job(model, _profile(given["data_profile"]), given["global_batch"], _cluster(given, model))
+    return Job(model, _profile(given["data_profile"]), given["global_batch"], _cluster(given))
 
 
 def _profile(path: Path) -> tuple[SampleMetadata, ...]:
@@ -115,7 +115,7 @@ def _profile(path: Path) -> tuple[SampleMetadata, ...]:
     return read_batch(path.with_name(name))
 
 
-def _cluster(given: Mapping[str, Any], model: Any) -> Cluster:
+def _cluster(given: Mapping[str, Any]) -> Cluster:
     from dataclasses import replace
 
     from ds_dip.costs.devices import read_device
@@ -149,7 +149,7 @@ def _cluster(given: Mapping[str, Any], model: Any) -> Cluster:
         gpus=given["gpus"],
         per_node=given["gpus_per_node"],
         memory=None if memory is None else memory * 1e9,
-        costs=lambda tensor: base_costs(model, rates, table, parallel=parallel(tensor)),
+        costs=lambda own, tensor: base_costs(own, rates, table, parallel=parallel(tensor)),
         parallel=parallel,
         ending=ending,
         compute=compute,

@@ -13,7 +13,7 @@ from ds_dip.models.parameters import parameters
 from ds_dip.models.partition import Partition, PartitionError
 from ds_dip.models.spec import Layer
 from ds_dip.parallelism import DISAGGREGATED, SEPARATED, Job, Layout, Prediction, Simulator, closed, optimize
-from ds_dip.parallelism.optimizer import Effort
+from ds_dip.parallelism.optimizer import Effort, LayoutError
 from ds_dip.parallelism.placing import partition_of
 from ds_dip.parallelism.space import Options, columns
 from ds_dip.partition.scoring import Scheduler, UnfitError
@@ -71,7 +71,7 @@ def systems(job: Job, scheduler: Scheduler, effort: Effort) -> Mapping[str, Outc
     ):  # fmt: skip
         try:
             best = optimize(job, scheduler, Options(placements), effort, mean_point=mean).best
-        except ValueError as error:
+        except LayoutError as error:
             found[name] = str(error)
             continue
         found[name] = _outcome(best)
