@@ -16,9 +16,10 @@ from ds_dip.parallelism import Cluster, Job
 RATES = Rates(flops=1e9, memory=1e10, layer_overhead=1e-5, link=1e8, link_latency=1e-5)
 
 
-def model_of(vision: int = 3, language: int = 4, heads: int = 4) -> Model:
+def model_of(vision: int = 3, language: int = 4, heads: int = 4, language_heads: int | None = None) -> Model:
     """An encoder and a language model of so many layers and heads."""
-    small, large = kinds.Width(16, heads, heads, 4, 32, False), kinds.Width(32, heads, heads, 8, 64, True)
+    others = language_heads or heads
+    small, large = kinds.Width(16, heads, heads, 4, 32, False), kinds.Width(32, others, others, 8, 64, True)
     encoder = Module(
         "vision",
         (
@@ -76,7 +77,7 @@ def job(
         gpus,
         per_node,
         memory,
-        lambda tensor: Roofline(own, RATES, parallel(tensor)),
+        lambda model, tensor: Roofline(model, RATES, parallel(tensor)),
         parallel,
         Ending(1, RATES.link, RATES.link_latency, RATES.memory),
         "float32",

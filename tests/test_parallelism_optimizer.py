@@ -86,6 +86,17 @@ def test_a_placement_can_be_left_out() -> None:
         assert {one.layout.placement for one in found.candidates} == {placement}
 
 
+def test_each_side_may_be_cut_by_what_divides_its_own_heads() -> None:
+    own = job(4, 8, model=model_of(heads=4, language_heads=1))
+    found = every(own, Effort(batches=1, held_out=1))
+    sizes = {(one.layout.encoder.tensor, one.layout.backbone.tensor) for one in found}
+    assert {encoder for encoder, _ in sizes} == {1, 2}
+    assert {backbone for _, backbone in sizes} == {1}
+    effort = Effort(batches=1, held_out=1, exhaustive=10_000)
+    best = optimize(own, schedule, OPTIONS, effort).best  # type: ignore[arg-type]
+    assert best.mean == min(one.mean for one in found)
+
+
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     with pytest.raises(LayoutError, match=r"on 2 GPUs fits: .* use more GPUs, or a smaller global batch"):
         optimize(job(2, 8, memory=1e5), schedule)  # type: ignore[arg-type]

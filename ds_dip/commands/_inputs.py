@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -182,3 +183,26 @@ def workload_of(given: Mapping[str, Any], document: Mapping[str, Any]) -> Worklo
     seed = dip.planner.seed if given["seed"] is None else given["seed"]
     batches = draw(len(dataset), dataset.metadata, batch_size, given["batches"], seed)
     return Workload(batches, microbatches, given["replicas"], dip.loss)
+
+
+@contextmanager
+def searching(what: str) -> Iterator[Callable[[int, int, float], None]]:
+    """A bar on a terminal: how many of ``what`` were made of those allowed, and the best mean iteration so far."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{what}, best {{task.fields[best]}}"),
+        TimeElapsedColumn(),
+    )
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task("search", total=None, best="-")
+
+        def show(made: int, allowed: int, best: float) -> None:
+            bars.update(task, completed=made, total=allowed, best=f"{1e3 * best:.2f} ms")
+
+        yield show

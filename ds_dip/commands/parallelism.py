@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ds_dip.commands import FILE, refusing
-from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH, Gigabytes
+from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH, Gigabytes, searching
 from ds_dip.files import FileError, check_writable, read_json, read_object, write_json
 
 if TYPE_CHECKING:
     from ds_dip.data import SampleMetadata
     from ds_dip.parallelism import Cluster, Job
-    from ds_dip.parallelism.optimizer import Found, Progress
+    from ds_dip.parallelism.optimizer import Found
 
 _PLACEMENTS = ("separated", "disaggregated")
 #: The table has sentences.
@@ -75,7 +74,7 @@ def command(**given: Any) -> None:
             most_tensor=given["most_tensor"] or given["gpus_per_node"],
         )
         effort = Effort(pool=given["pool"], batches=given["batches"], held_out=given["held_out"], seed=given["seed"])
-    with _progress() as progress:
+    with searching("layouts") as progress:
         found = optimize(
             job,
             lambda problem: fastest(problem, "dip"),
@@ -99,7 +98,7 @@ def _job(given: Mapping[str, Any]) -> Job:
     from ds_dip.parallelism import Job
 
     model = load_model(given["model_path"])
-    return Job(model, _profile(given["data_profile"]), given["global_batch"], _cluster(given, model))
+    return Job(model, _profile(given["data_profile"]), given["global_batch"], _cluster(given))
 
 
 def _profile(path: Path) -> tuple[SampleMetadata, ...]:
@@ -116,7 +115,7 @@ def _profile(path: Path) -> tuple[SampleMetadata, ...]:
     return read_batch(path.with_name(name))
 
 
-def _cluster(given: Mapping[str, Any], model: Any) -> Cluster:
+def _cluster(given: Mapping[str, Any]) -> Cluster:
     from dataclasses import replace
 
     from ds_dip.costs.devices import read_device
@@ -150,7 +149,7 @@ def _cluster(given: Mapping[str, Any], model: Any) -> Cluster:
         gpus=given["gpus"],
         per_node=given["gpus_per_node"],
         memory=None if memory is None else memory * 1e9,
-        costs=lambda tensor: base_costs(model, rates, table, parallel=parallel(tensor)),
+        costs=lambda own, tensor: base_costs(own, rates, table, parallel=parallel(tensor)),
         parallel=parallel,
         ending=ending,
         compute=compute,
@@ -214,26 +213,3 @@ def _show(document: Mapping[str, Any]) -> None:
         f"{document['layouts']} meshes and microbatches, {document['simulated']} layouts simulated in "
         f"{document['schedules']} schedules; {document['unfit']} cannot run"
     )
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A bar on a terminal: layouts simulated, and the best mean iteration so far."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    console = Console(stderr=True)
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("layouts, best {task.fields[best]}"),
-        TimeElapsedColumn(),
-    )
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        task = bars.add_task("search", total=None, best="-")
-
-        def show(made: int, expected: int, best: float) -> None:
-            bars.update(task, completed=made, total=expected, best=f"{1e3 * best:.2f} ms")
-
-        yield show

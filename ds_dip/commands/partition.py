@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +18,13 @@ from ds_dip.commands._inputs import (
     number,
     pairs,
     run_document,
+    searching,
     workload_of,
     workload_options,
 )
 from ds_dip.files import FileError, check_writable
 
 if TYPE_CHECKING:
-    from ds_dip.partition.search import Progress
     from ds_dip.partition.space import SearchOptions
 
 _WHOLE = "whole"
@@ -104,7 +103,7 @@ def command(**given: Any) -> None:
         ending=sources.ending,
         strategies=_strategies(given["memory_strategies"]) or dip.strategies,
     )
-    with _progress() as progress:
+    with searching("schedules") as progress:
         _, kept = partition_offline(
             inputs,
             costs,
@@ -147,29 +146,6 @@ def _options(given: Mapping[str, Any]) -> SearchOptions:
         },
         placements=(given["placement"],) if given["placement"] else PLACEMENTS,
     )
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A bar on a terminal: schedules made of those allowed, and the best mean iteration so far."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    console = Console(stderr=True)
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("schedules, best {task.fields[best]}"),
-        TimeElapsedColumn(),
-    )
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        task = bars.add_task("search", total=None, best="-")
-
-        def show(made: int, allowed: int, best: float) -> None:
-            bars.update(task, completed=made, total=allowed, best=f"{1e3 * best:.2f} ms")
-
-        yield show
 
 
 def _report(out: Path, kept: bool, as_json: bool) -> None:

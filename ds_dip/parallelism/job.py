@@ -13,7 +13,7 @@ from ds_dip.costs.ending import Ending
 from ds_dip.costs.model import CostModel, module_seconds
 from ds_dip.costs.parallel import TensorParallel
 from ds_dip.data import SampleMetadata
-from ds_dip.models.spec import Model, Sizes
+from ds_dip.models.spec import Model, Module, Sizes
 from ds_dip.parallelism.pricing import KindCosts
 from ds_dip.partition.memory import Memory
 from ds_dip.planning import Load
@@ -24,7 +24,8 @@ from ds_dip.planning.cut import LOSS_RULES, sizes_of
 class Cluster:
     """``gpus`` GPUs, ``per_node`` in each node, of ``memory`` bytes (None: no limit).
 
-    Costs are those of one device in a tensor-parallel group: ``costs`` and ``parallel`` give them by the group's size.
+    Costs are those of one device in a tensor-parallel group: ``costs`` and ``parallel`` give them by the group's size,
+    the former for a model whose heads it divides.
     ``ending`` is what a batch ends with on one replica; its replicas are those of a layout. ``compute`` names the data
     type. Raises ValueError for counts below 1, and for nodes that are not full.
     """
@@ -32,7 +33,7 @@ class Cluster:
     gpus: int
     per_node: int
     memory: float | None
-    costs: Callable[[int], CostModel]
+    costs: Callable[[Model, int], CostModel]
     parallel: Callable[[int], TensorParallel]
     ending: Ending | None = None
     compute: str = "bfloat16"
@@ -78,7 +79,10 @@ class Job:
     def costs(self, tensor: int) -> KindCosts:
         """Costs of one device in a group of ``tensor``."""
         if tensor not in self._costs:
-            self._costs[tensor] = KindCosts(self.model, self.cluster.costs(tensor))
+            # Modules whose heads it does not divide are on other groups: their layers are left out.
+            modules = tuple(own if _divides(own, tensor) else replace(own, layers=()) for own in self.model.modules)
+            model = replace(self.model, modules=modules)
+            self._costs[tensor] = KindCosts(model, self.cluster.costs(model, tensor))
         return self._costs[tensor]
 
     def memory(self, tensor: int, replicas: int) -> Memory:
@@ -143,3 +147,7 @@ class Job:
         instances, tokens, merged = self.mean_sizes[module]
         count = max(1, round(instances * samples)) if instances else 0
         return Sizes((tokens,) * count, (merged,) * count)
+
+
+def _divides(module: Module, tensor: int) -> bool:
+    return all(layer.options.get("heads", tensor) % tensor == 0 for layer in module.layers)

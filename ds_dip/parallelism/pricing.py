@@ -41,7 +41,9 @@ class KindCosts:
                 kinds.append(places[alike if isinstance(costs, _PLACELESS) else index])
             own = tuple(dict.fromkeys(kinds))
             self._representatives[module.name] = own
-            each = np.array([[kind == place for place in own] for kind in kinds], dtype=np.float64)
+            each = np.array([[kind == place for place in own] for kind in kinds], dtype=np.float64).reshape(
+                len(kinds), len(own)
+            )
             self._counts[module.name] = np.concatenate([np.zeros((1, len(own))), np.cumsum(each, axis=0)])
 
     def forward(self, module: str, start: int, stop: int, sizes: Sizes) -> float:

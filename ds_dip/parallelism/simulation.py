@@ -15,19 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ds_dip.costs.ending import rank_tails
-from ds_dip.costs.strategies import STRATEGIES, share, stage_costs
+from ds_dip.costs.strategies import STRATEGIES, share
 from ds_dip.data import SampleMetadata
-from ds_dip.models.partition import Chunk, Partition
-from ds_dip.models.spec import Sizes
+from ds_dip.models.partition import Partition
 from ds_dip.parallelism.job import Job
-from ds_dip.parallelism.layout import DISAGGREGATED, Layout, Mesh
+from ds_dip.parallelism.layout import DISAGGREGATED, Layout
 from ds_dip.parallelism.placing import Pipelines, batches_of, partition_of
 from ds_dip.parallelism.pricing import Floats
-from ds_dip.partition.scoring import UnfitError
+from ds_dip.parallelism.room import Room, Rooms
 from ds_dip.planning.batch import Batch
-
-#: No limit on microbatches in flight.
-_ANY = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +69,6 @@ class Prediction:
         return max(a + b for a, b in zip(self.state, self.activations, strict=True))
 
 
-class Room(NamedTuple):
-    """What a layout's ranks hold: state, bytes of one (the heaviest) microbatch, the most that a backward needs beside.
-
-    ``admitted`` microbatches fit into a group at once, ``entered`` into a replica of the backbone. ``left`` is what
-    activations may take.
-    """
-
-    state: tuple[float, ...]
-    left: tuple[float | None, ...]
-    each: tuple[float, ...]
-    beside: tuple[float, ...]
-    admitted: int
-    entered: int
-
-
 class _Group(NamedTuple):
     """One group's simulated batch: seconds, GPU-seconds of work, and microbatches in flight."""
 
@@ -119,8 +100,7 @@ class Simulator:
         self.used = 0
         self._partitions: dict[tuple[object, ...], Partition] = {}
         self._cuts: dict[tuple[int, int, int], tuple[Batch, ...]] = {}
-        self._largest: dict[tuple[int, int], dict[str, Sizes]] = {}
-        self._holds: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._rooms = Rooms(job, lambda layout: self.cut(layout, -1))
         self._shares: dict[tuple[str, int], float] = {}
         #: By the identity of a batch, which lives as long as its cut.
         self._rows: dict[tuple[int, str, int], tuple[npt.NDArray[np.bool_], Floats, Floats]] = {}
@@ -187,81 +167,7 @@ class Simulator:
 
     def room(self, layout: Layout, partition: Partition) -> Room:
         """What the ranks of a layout hold; UnfitError where they do not hold the heaviest microbatch."""
-        job, model, compute = self.job, self.job.model, self.job.cluster.compute
-        own, meshes, largest = Pipelines.of(layout), layout.meshes(model), self._largest_of(layout)
-        whole = own.encoders / max(1, own.encoders // own.pieces)
-        state = states_of(job, layout, partition)
-        each, beside, messages = ([0.0] * partition.ranks for _ in range(3))
-        for chunk in partition.chunks:
-            sizes = largest[chunk.module]
-            kept, workspace = self._hold(chunk, meshes[chunk.module], layout.strategy, sizes, largest)
-            parted = whole if layout.placement == DISAGGREGATED and chunk.module != model.loss_module else 1.0
-            each[chunk.rank] += kept / parted
-            beside[chunk.rank] = max(beside[chunk.rank], workspace / parted)
-            specs = model.module(chunk.module).layers[chunk.stop - 1].output
-            messages[chunk.rank] = max(messages[chunk.rank], *(spec.bytes(sizes, compute) for spec in specs))
-        fits = [_ANY] * partition.ranks
-        every: list[float | None] = []
-        of_rank = {chunk.rank: meshes[chunk.module] for chunk in partition.chunks}
-        for rank, held in enumerate(state):
-            memory = job.memory(of_rank[rank].tensor, of_rank[rank].data)
-            left = memory.activations(0, held, max(messages))
-            every.append(left)
-            if left is None:
-                continue
-            assert memory.bytes is not None
-            free = left - beside[rank]
-            if free < each[rank] or free <= 0:
-                raise UnfitError(
-                    f"rank {rank} of {layout} holds {held / 1e9:.3g} GB of parameters, gradients and optimizer state, "
-                    f"and needs {(each[rank] + beside[rank]) / 1e9:.3g} GB for the heaviest microbatch of the data: "
-                    f"more than {memory.bytes / 1e9:.3g} GB"
-                )
-            fits[rank] = min(_ANY, int(free / each[rank])) if each[rank] else _ANY
-        if layout.placement != DISAGGREGATED:
-            return Room(state, tuple(every), tuple(each), tuple(beside), min(fits), _ANY)
-        deep, sets = layout.encoder.pipeline, max(1, own.encoders // own.pieces)
-        return Room(
-            state, tuple(every), tuple(each), tuple(beside), min(_ANY, min(fits[:deep]) * sets), min(fits[deep:])
-        )
-
-    def _largest_of(self, layout: Layout) -> dict[str, Sizes]:
-        """Of every module, the instances of the microbatch of the heaviest batch that has most tokens of it."""
-        own = Pipelines.of(layout)
-        key = own.groups, own.microbatches
-        if key not in self._largest:
-            every = [mb for batch in self.cut(layout, -1) for mb in batch.microbatches]
-            self._largest[key] = {
-                module.name: max((mb.sizes[module.name] for mb in every), key=lambda sizes: sum(sizes.tokens))
-                for module in self.job.model.modules
-            }
-        return self._largest[key]
-
-    def _hold(
-        self, chunk: Chunk, mesh: Mesh, strategy: str, sizes: Sizes, largest: dict[str, Sizes]
-    ) -> tuple[float, float]:
-        """(bytes that a chunk keeps of a microbatch, the most beside that while its backward runs) of one device."""
-        job, model, compute = self.job, self.job.model, self.job.cluster.compute
-        costs, parallel = job.costs(mesh.tensor), job.cluster.parallel(mesh.tensor)
-        signature = tuple(costs.kinds(chunk.module, chunk.start, chunk.stop).tolist())
-        key = mesh.tensor, chunk.module, signature, chunk.start == 0, strategy, sizes
-        if key not in self._holds:
-            if chunk.start:
-                specs = model.module(chunk.module).layers[chunk.start - 1].output
-                inputs = sum(spec.bytes(sizes, compute) for spec in specs)
-            else:
-                inputs = sum(
-                    spec.bytes(largest[source], compute)
-                    for source in model.upstream(chunk.module)
-                    for spec in model.module(source).layers[-1].output
-                )
-            (found,) = stage_costs(
-                costs, model, chunk.module, chunk.start, chunk.stop, sizes, inputs=inputs / parallel.rows,
-                compute=compute, strategies=(strategy,), parallel=parallel,
-            )  # fmt: skip
-            kept = found.memory if model.backward(chunk.module) else inputs / parallel.rows
-            self._holds[key] = kept, found.workspace
-        return self._holds[key]
+        return self._rooms.of(layout, partition)
 
     def rows(self, batch: Batch, module: str, tensor: int) -> tuple[npt.NDArray[np.bool_], Floats, Floats]:
         """Of every microbatch: (n, 1) whether it has instances, (n, 3) and (n, 3, kinds) costs as ``KindCosts.row``."""
@@ -381,15 +287,6 @@ class _Run:
         delay = np.concatenate(delays, axis=1)
         delay[:, :-1] *= ranks[1:] != ranks[:-1]
         return np.concatenate(forwards, axis=1), np.concatenate(backwards, axis=1), delay
-
-
-def states_of(job: Job, layout: Layout, partition: Partition) -> tuple[float, ...]:
-    """Bytes of parameters, gradients and optimizer state on every rank of the partition."""
-    first = layout.encoder.pipeline if layout.placement == DISAGGREGATED else 0
-    before, behind = (
-        job.memory(mesh.tensor, mesh.data).state(job.model, partition) for mesh in (layout.encoder, layout.backbone)
-    )
-    return (*before[:first], *behind[first:])
 
 
 def tails_of(job: Job, layout: Layout, partition: Partition) -> tuple[float, ...]:

@@ -66,7 +66,7 @@ def job_of(case: Case, models: Path, devices: Path, gpus: int | None = None) -> 
         count,
         PER_NODE,
         device.memory_bytes,
-        lambda tensor: Roofline(model, rates, device.tensor_parallel(tensor)),
+        lambda own, tensor: Roofline(own, rates, device.tensor_parallel(tensor)),
         device.tensor_parallel,
         Ending(1, rates.link, rates.link_latency, rates.memory, COMPUTE),
         COMPUTE,

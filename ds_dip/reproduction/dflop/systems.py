@@ -13,13 +13,13 @@ from ds_dip.models.parameters import parameters
 from ds_dip.models.partition import Partition, PartitionError
 from ds_dip.models.spec import Layer
 from ds_dip.parallelism import DISAGGREGATED, SEPARATED, Job, Layout, Prediction, Simulator, closed, optimize
-from ds_dip.parallelism.optimizer import Effort
+from ds_dip.parallelism.optimizer import Effort, LayoutError
 from ds_dip.parallelism.placing import partition_of
 from ds_dip.parallelism.space import Options, columns
 from ds_dip.partition.scoring import Scheduler, UnfitError
 from ds_dip.reproduction.splits import contiguous_split
 
-#: Layouts of a baseline's grid that are simulated.
+#: Layouts of a baseline's grid that memory holds and that are simulated, the most promising first.
 _GRID = 48
 Cutter = Callable[[Job, Layout], Partition]
 Batches = Sequence[Sequence[SampleMetadata]]
@@ -71,7 +71,7 @@ def systems(job: Job, scheduler: Scheduler, effort: Effort) -> Mapping[str, Outc
     ):  # fmt: skip
         try:
             best = optimize(job, scheduler, Options(placements), effort, mean_point=mean).best
-        except ValueError as error:
+        except LayoutError as error:
             found[name] = str(error)
             continue
         found[name] = _outcome(best)
@@ -114,13 +114,19 @@ def _grid(job: Job, batches: Batches, cutter: Cutter) -> Layout | None:
     order = np.argsort(closed.expected(job, closed.Means(job), space), kind="stable")
     simulator = Simulator(job, batches, cutter=cutter, balanced=False)
     best: Prediction | None = None
-    for row in order[:_GRID]:
+    left = _GRID
+    for row in order:
+        fits = False
         for strategy in STRATEGIES:
             layout = space.layout(int(row), (1,) * len(job.model.modules), strategy)
             try:
                 own = simulator.predict(layout, every=False, limit=best.mean if best else np.inf)
             except (UnfitError, PartitionError):
                 continue
+            fits = True
             if own is not None:
                 best = own
+        left -= fits
+        if not left:
+            break
     return best.layout if best else None
