@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ds_dip.costs.operators import is_reordered, runs_of
 from ds_dip.costs.strategies import stage_costs
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Sizes
@@ -38,7 +39,7 @@ class Rooms:
 
     def __init__(self, job: Job, heaviest: Callable[[Layout], Sequence[Batch]]) -> None:
         self.job, self._heaviest = job, heaviest
-        self._largest: dict[tuple[int, int], dict[str, Sizes]] = {}
+        self._largest: dict[tuple[int, int], dict[str, tuple[Sizes, ...]]] = {}
         self._holds: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def of(self, layout: Layout, partition: Partition) -> Room:
@@ -49,8 +50,11 @@ class Rooms:
         state = states_of(job, layout, partition)
         each, beside, messages = ([0.0] * partition.ranks for _ in range(3))
         for chunk in partition.chunks:
-            sizes = largest[chunk.module]
-            kept, workspace = self._hold(chunk, meshes[chunk.module], layout.strategy, sizes, largest)
+            holds = [
+                self._hold(chunk, meshes[chunk.module], layout.strategy, s, largest) for s in largest[chunk.module]
+            ]
+            kept, workspace = max(own[0] for own in holds), max(own[1] for own in holds)
+            sizes = largest[chunk.module][0]
             parted = whole if layout.placement == DISAGGREGATED and chunk.module != model.loss_module else 1.0
             each[chunk.rank] += kept / parted
             beside[chunk.rank] = max(beside[chunk.rank], workspace / parted)
@@ -81,20 +85,19 @@ class Rooms:
             state, tuple(every), tuple(each), tuple(beside), min(ANY, min(fits[:deep]) * sets), min(fits[deep:])
         )
 
-    def _largest_of(self, layout: Layout) -> dict[str, Sizes]:
-        """Of every module, the instances of the microbatch of the heaviest batch that has most tokens of it."""
+    def _largest_of(self, layout: Layout) -> dict[str, tuple[Sizes, ...]]:
+        """Of every module, the largest instances of a microbatch of the heaviest batch: see ``_largest``."""
         own = Pipelines.of(layout)
         key = own.groups, own.microbatches
         if key not in self._largest:
             every = [mb for batch in self._heaviest(layout) for mb in batch.microbatches]
             self._largest[key] = {
-                module.name: max((mb.sizes[module.name] for mb in every), key=lambda sizes: sum(sizes.tokens))
-                for module in self.job.model.modules
+                module.name: _largest([mb.sizes[module.name] for mb in every]) for module in self.job.model.modules
             }
         return self._largest[key]
 
     def _hold(
-        self, chunk: Chunk, mesh: Mesh, strategy: str, sizes: Sizes, largest: dict[str, Sizes]
+        self, chunk: Chunk, mesh: Mesh, strategy: str, sizes: Sizes, largest: dict[str, tuple[Sizes, ...]]
     ) -> tuple[float, float]:
         """(bytes that a chunk keeps of a microbatch, the most beside that while its backward runs) of one device."""
         job, model, compute = self.job, self.job.model, self.job.cluster.compute
@@ -107,7 +110,7 @@ class Rooms:
                 inputs = sum(spec.bytes(sizes, compute) for spec in specs)
             else:
                 inputs = sum(
-                    spec.bytes(largest[source], compute)
+                    spec.bytes(largest[source][0], compute)
                     for source in model.upstream(chunk.module)
                     for spec in model.module(source).layers[-1].output
                 )
@@ -118,6 +121,14 @@ class Rooms:
             kept = found.memory if model.backward(chunk.module) else inputs / parallel.rows
             self._holds[key] = kept, found.workspace
         return self._holds[key]
+
+
+def _largest(every: Sequence[Sizes]) -> tuple[Sizes, ...]:
+    """Those with most tokens, of each way in which attention keeps its rows; most of all first."""
+    found: dict[tuple[bool, bool], Sizes] = {}
+    for sizes in sorted(every, key=lambda own: -sum(own.tokens)):
+        found.setdefault((len(runs_of(sizes.tokens)) > 1, is_reordered(sizes.tokens)), sizes)
+    return tuple(found.values())
 
 
 def states_of(job: Job, layout: Layout, partition: Partition) -> tuple[float, ...]:

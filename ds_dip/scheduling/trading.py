@@ -170,13 +170,14 @@ def _ends(
     early, late = sides
     free = least.duration[others]
     valid = np.isfinite(mine.seconds[0])
+    seconds = np.where(valid, mine.seconds, 0.0)
     opening, closing = early[mine.first][:, None], late[mine.last][:, None]
     lengths = np.array([edges[0] - around[0], edges[1] - around[1]])
 
     def value(prices: Floats) -> float:
         memory, time = prices[:2], prices[2:]
         cheapest = np.minimum(np.where(early, time[0], 1.0), np.where(late, time[1], 1.0))
-        begin, turn, end = mine.seconds
+        begin, turn, end = seconds
         begin = np.where(opening, np.minimum(begin, time[0] * begin + memory[0] * mine.memory), begin)
         end = np.where(closing, np.minimum(end, time[1] * end + memory[1] * mine.memory), end)
         turn = turn * np.where(mine.middle >= 0, cheapest[mine.middle], 0.0)[:, None]
