@@ -112,6 +112,13 @@ class Loads:
         return bool((held <= self.grid.capacity).all())
 
 
+def in_shares(seconds: Floats) -> Floats:
+    """(items, resources) as shares of each resource's sum; a resource that nobody takes is left out."""
+    sums = seconds.sum(axis=0)
+    shares: Floats = seconds[:, sums > 0] / sums[sums > 0]
+    return shares
+
+
 def _check(name: str, values: Floats) -> None:
     wrong = ~(np.isfinite(values) & (values >= 0))
     if wrong.any():

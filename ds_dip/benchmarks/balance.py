@@ -11,7 +11,7 @@ import numpy as np
 
 from ds_dip.balancing import METHODS, Loads, balance, lower_bound
 from ds_dip.balancing.exact import prove
-from ds_dip.balancing.problem import Floats
+from ds_dip.balancing.problem import Floats, in_shares
 from ds_dip.data.metadata import SampleMetadata
 from ds_dip.scheduling.benchmark import machine
 
@@ -30,13 +30,6 @@ def token_shares(samples: Sequence[SampleMetadata]) -> tuple[tuple[str, ...], Fl
     modules = tuple(dict.fromkeys(name for sample in samples for name in sample.modules))
     tokens = np.array([[sum(sample.modules.get(name, ())) for name in modules] for sample in samples], dtype=np.float64)
     return modules, in_shares(tokens)
-
-
-def in_shares(seconds: Floats) -> Floats:
-    """Each column in shares of its sum, of those that have one."""
-    sums = seconds.sum(axis=0)
-    shares: Floats = seconds[:, sums > 0] / sums[sums > 0]
-    return shares
 
 
 def measure(

@@ -79,7 +79,7 @@ def _samples(batch: Path | None, dataset: str | None, options: str, most: int) -
 def _costed(samples: list[Any], model: Path, device: Path) -> tuple[tuple[str, ...], Any]:
     import numpy as np
 
-    from ds_dip.benchmarks.balance import in_shares
+    from ds_dip.balancing.problem import in_shares
     from ds_dip.costs.devices import read_device
     from ds_dip.costs.model import module_seconds
     from ds_dip.costs.roofline import Roofline

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ds_dip.balancing import BalancingError, Loads, balance
-from ds_dip.balancing.problem import Floats
+from ds_dip.balancing.problem import Floats, in_shares
 from ds_dip.data.metadata import SampleMetadata
 
 
@@ -62,18 +62,11 @@ def assign(
     if not balanced:
         return tuple(_in_turn(everything[replica::replicas], microbatches) for replica in range(replicas))
     whole = seconds.sum(axis=1, keepdims=True)
-    resources = np.concatenate((_shares(seconds), _shares(whole)), axis=1)
+    resources = np.concatenate((in_shares(seconds), in_shares(whole)), axis=1)
     return tuple(
         _groups(resources, memory, capacity, share, microbatches)
         for share in _groups(whole, memory, None, everything, replicas, keep_empty=True)
     )
-
-
-def _shares(seconds: Floats) -> Floats:
-    """Each column in shares of its sum; what nobody has is left out."""
-    sums = seconds.sum(axis=0)
-    shares: Floats = seconds[:, sums > 0] / sums[sums > 0]
-    return shares
 
 
 def _groups(
