@@ -65,3 +65,8 @@ def test_records_that_mean_nothing_are_refused(tmp_path: Path, document: str, me
     (tmp_path / "records.json").write_text(document)
     with pytest.raises(FileError, match=message):
         OmniBal(str(tmp_path / "records.json"))
+
+
+def test_a_file_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"^[^ ]*none.json: cannot be read \(No such file or directory\)"):
+        OmniBal(str(tmp_path / "none.json"))

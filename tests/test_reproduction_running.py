@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +15,7 @@ from ds_dip.files import FileError
 from ds_dip.reproduction.catalogue import parts_of
 from ds_dip.reproduction.dip import QUICK
 from ds_dip.reproduction.experiment import Line, Part, Progress, Result, Row, Settings
-from ds_dip.reproduction.running import Event, order, ordered, run_parts
+from ds_dip.reproduction.running import Event, ProcessError, order, ordered, run_parts
 from ds_dip.reproduction.store import digest, path_of, read_part, write_part
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +39,11 @@ def test_what_is_kept_is_what_was_found(tmp_path: Path) -> None:
     assert read_part(tmp_path, "own", "hash") == result
     assert read_part(tmp_path, "own", "other") is None
     assert read_part(tmp_path, "other", "hash") is None
+    text = path_of(tmp_path, "own").read_text()
+    path_of(tmp_path, "own").write_text(text.replace("1.5", "1.6"))
+    assert read_part(tmp_path, "own", "hash") is None
+    path_of(tmp_path, "own").write_text(text)
+    assert read_part(tmp_path, "own", "hash") == result
     path_of(tmp_path, "own").write_text('{"format": "ds-dip/reproduction-part", "version": 1}')
     assert read_part(tmp_path, "own", "hash") is None
 
@@ -48,6 +55,9 @@ def test_parts_of_other_settings_or_descriptions_are_not_gone_on_with(tmp_path: 
     assert digest(settings) == first
     assert digest(replace(settings, factor=1.1)) != first
     assert digest(replace(settings, effort=replace(QUICK, seed=1))) != first
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "dangling.json").symlink_to(tmp_path / "nothing")
+    assert digest(settings) == first
     (tmp_path / "one.json").write_text("{ }")
     assert digest(settings) != first
 
@@ -86,6 +96,17 @@ def test_what_a_process_refuses_is_refused_in_its_words(tmp_path: Path) -> None:
     own = parts_of(quick=True)
     with pytest.raises(FileError, match=r"vlm_s.json: cannot be read"):
         run_parts(replace(SETTINGS, models=tmp_path), [own["ablation"], own["memory"]], tmp_path, 2, lambda _: None)
+
+
+def test_a_process_that_is_killed_is_told_in_one_sentence(tmp_path: Path) -> None:
+    own = parts_of(quick=True)
+
+    def kill(event: Event) -> None:
+        (children,) = Path("/proc/self/task").glob(f"{os.getpid()}/children")
+        os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+
+    with pytest.raises(ProcessError, match=r"was ended by signal 9, as where memory runs out; the same command"):
+        run_parts(SETTINGS, [own["ablation"], own["memory"]], tmp_path, 2, kill)
 
 
 def test_an_order_says_all_settings() -> None:

@@ -33,17 +33,23 @@ def token_shares(samples: Sequence[SampleMetadata]) -> tuple[tuple[str, ...], Fl
 
 
 def measure(
-    shares: Floats, modules: Sequence[str], sizes: Sequence[int], microbatches: int | None, exact: float | None
+    shares: Floats,
+    modules: Sequence[str],
+    unit: str,
+    sizes: Sequence[int],
+    microbatches: int | None,
+    exact: float | None,
 ) -> dict[str, Any]:
     """Balance the first samples of each size into microbatches; the last, and largest, is what the headline says.
 
-    ``exact`` are seconds that CP-SAT has for each size.
+    ``unit`` says what the shares are of, tokens or seconds; ``exact`` are seconds that CP-SAT has for each size.
     """
     rows = [_row(shares[:size], microbatches or max(1, size // SAMPLES), exact) for size in sizes]
     last = rows[-1]
     return {
         "machine": machine(),
         "modules": list(modules),
+        "unit": unit,
         **{name: last[name] for name in ("samples", "microbatches", "milliseconds", "over_bound", "method")},
         "sizes": rows,
     }

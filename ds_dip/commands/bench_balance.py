@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import FILE, Seconds
+from ds_dip.commands import FILE, Seconds, refusing
 from ds_dip.commands._inputs import COUNT
 from ds_dip.commands._measured import console_of, deliver
 
@@ -45,16 +45,19 @@ def command(
         raise click.UsageError("--batch and --dataset both say what the samples are; give one of them.")
     if (model is None) != (device is None):
         raise click.UsageError("--model and --device go together: give both, or neither.")
-    samples = _samples(batch, dataset, dataset_options, max(balance.SIZES))
+    with refusing():
+        samples = _samples(batch, dataset, dataset_options, max(balance.SIZES))
     if not samples:
-        raise click.UsageError(f"{batch} holds no sample; give a batch of at least one.")
+        raise click.UsageError(f"{batch or dataset} holds no sample; give at least one.")
     sizes = (
         [len(samples)] if batch is not None else [own for own in balance.SIZES if own <= len(samples)] or [len(samples)]
     )
-    modules, shares = balance.token_shares(samples)
+    (modules, shares), unit = balance.token_shares(samples), "tokens"
     if model is not None and device is not None:
-        modules, shares = _costed(samples, model, device)
-    deliver(balance.measure(shares, modules, sizes, microbatches, exact), as_json, _show)
+        (modules, shares), unit = _costed(samples, model, device), "seconds"
+    if not shares.shape[1]:
+        raise click.UsageError(f"no sample of {batch or dataset} has anything for a module; give samples that have.")
+    deliver(balance.measure(shares, modules, unit, sizes, microbatches, exact), as_json, _show)
 
 
 def _samples(batch: Path | None, dataset: str | None, options: str, most: int) -> list[Any]:
@@ -99,7 +102,7 @@ def _show(document: dict[str, Any]) -> None:
     console = console_of(document)
     compared = list(document["sizes"][0]["compared"])
     exact = ["exact"] if "exact" in document["sizes"][0] else []
-    title = f"the fullest microbatch over the bound, by the seconds of {', '.join(document['modules'])}"
+    title = f"the fullest microbatch over the bound, by the {document['unit']} of {', '.join(document['modules'])}"
     table = Table("samples", "microbatches", "ms", "over bound", "by", *compared, *exact, title=title)
     for row in document["sizes"]:
         others = [f"{row['compared'][name]['over_bound']:.4f}" for name in compared]

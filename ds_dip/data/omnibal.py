@@ -55,6 +55,8 @@ class OmniBal:
 def _read(path: str, merged: int) -> list[tuple[int, int]]:
     try:
         document = json.loads(read_text(path, "records of OmniBal"))
+    except FileError:
+        raise
     except ValueError as error:
         raise FileError(f"{path}: is not JSON ({error}); give a file of OmniBal's data/vision") from error
     if not isinstance(document, list) or not document:

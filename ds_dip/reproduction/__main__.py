@@ -39,7 +39,7 @@ def main() -> None:
         key, folder, settings = ordered(orders.get())
         try:
             run_part(settings, parts_of(settings.quick)[key], folder, digest(settings), _watch)
-        except (FileError, ValueError) as error:
+        except (FileError, OSError, ValueError) as error:
             _tell({"failed": first_line(error)})
         else:
             _tell({"done": key})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,10 @@ PATIENCE = 1800.0
 _ENDING = 5.0
 
 
+class ProcessError(RuntimeError):
+    """A process that runs parts is gone or silent; the message says which, and what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """A part has begun a step (``what`` it is), or is done; ``found`` where its file was there."""
@@ -41,7 +46,7 @@ Watch = Callable[[Event], None]
 def run_parts(settings: Settings, parts: Sequence[Part], folder: Path, jobs: int, watch: Watch) -> dict[str, Result]:
     """What every part found, by key in the given order: of its file in ``folder``, or else run, and its file written.
 
-    Raises FileError for a description that cannot be used, RuntimeError where a process ends without a word.
+    Raises FileError for a description that cannot be used, ProcessError where a process ends without a word.
     """
     folder.mkdir(parents=True, exist_ok=True)
     hashed = digest(settings)
@@ -89,14 +94,18 @@ class _Processes:
                 try:
                     number, message = self._heard.get(timeout=PATIENCE)
                 except queue.Empty:
-                    raise RuntimeError(
-                        f"no process has told anything for {PATIENCE:g} s; run the command again"
+                    raise ProcessError(
+                        f"no process has told anything for {PATIENCE:g} s; the same command goes on with the parts "
+                        f"that are not in {self._folder}"
                     ) from None
                 if number not in current:
                     continue
                 part = current[number]
                 if message is None:
-                    raise RuntimeError(f"the process of {part.title} ended; what it wrote above says why")
+                    raise ProcessError(
+                        f"the process of {part.title} {self._end(number)}; the same command goes on with the parts "
+                        f"that are not in {self._folder}"
+                    )
                 if "failed" in message:
                     raise FileError(message["failed"])
                 if "step" in message:
@@ -139,6 +148,17 @@ class _Processes:
             stream.write(json.dumps(order(self._settings, part, self._folder)) + "\n")
             stream.flush()
         return part
+
+    def _end(self, number: int) -> str:
+        """How a process whose output has ended has ended itself."""
+        try:
+            status = self._running[number].wait(_ENDING)
+        except subprocess.TimeoutExpired:
+            return "closed its output"
+        if status < 0:
+            lacking = ", as where memory runs out" if -status == signal.SIGKILL else ""
+            return f"was ended by signal {-status}{lacking}"
+        return f"ended with status {status}, and what it wrote above says why"
 
     def _stop(self) -> None:
         for process in self._running:

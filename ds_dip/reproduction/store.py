@@ -38,7 +38,7 @@ def digest(settings: Settings) -> str:
     found = hashlib.sha256(code().encode())
     found.update(json.dumps([settings.quick, asdict(settings.effort), settings.factor]).encode())
     for folder in (settings.models, settings.devices):
-        for path in sorted(folder.glob("*.json")):
+        for path in sorted(own for own in folder.glob("*.json") if own.is_file()):
             found.update(f"{path.name}\n".encode() + path.read_bytes())
     return found.hexdigest()
 
@@ -50,7 +50,8 @@ def path_of(folder: Path, key: str) -> Path:
 
 def write_part(folder: Path, key: str, digest: str, result: Result) -> None:
     """Keep what a part found, atomically."""
-    document = {"format": FORMAT, "version": 1, "key": key, "digest": digest, "result": asdict(result)}
+    found = asdict(result)
+    document = {"format": FORMAT, "version": 1, "key": key, "digest": digest, "seal": _seal(found), "result": found}
     write_json(path_of(folder, key), document)
 
 
@@ -60,6 +61,13 @@ def read_part(folder: Path, key: str, digest: str) -> Result | None:
         document: dict[str, Any] = read_json(path_of(folder, key), FORMAT)
         if document.get("key") != key or document.get("digest") != digest:
             return None
+        if document.get("seal") != _seal(document.get("result")):
+            return None
         return _ADAPTER.validate_json(json.dumps(document.get("result")))
     except (FileError, ValidationError):
         return None
+
+
+def _seal(result: Any) -> str:
+    """A hash of what a part found, by which a file that was changed is told."""
+    return hashlib.sha256(json.dumps(result).encode()).hexdigest()
