@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,20 @@ def check_writable(path: str | Path) -> None:
         raise TargetError(f"{path}: cannot be written ({error.strerror}); name another file") from error
     os.close(handle)
     os.unlink(temporary)
+
+
+def check_folder(folder: str | Path, names: Iterable[str]) -> None:
+    """Make a folder where it is missing, and check that files of these names can be written in it.
+
+    Raises TargetError, naming the folder where it cannot be made, and else as ``check_writable`` does.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise TargetError(f"{folder}: is no folder and none can be made ({why}); name another one") from error
+    for name in names:
+        check_writable(Path(folder, name))
 
 
 def write_atomic(path: str | Path, content: bytes | str) -> None:

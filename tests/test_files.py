@@ -11,6 +11,7 @@ import pytest
 from ds_dip.files import (
     FileError,
     TargetError,
+    check_folder,
     check_writable,
     read_json,
     read_object,
@@ -55,6 +56,19 @@ def test_only_regular_files_are_written(tmp_path: Path) -> None:
             assert "\n" not in str(caught.value)
     assert Path("/dev/full").is_char_device()
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_folder_is_made_and_its_files_are_checked_before_the_work(tmp_path: Path) -> None:
+    check_folder(tmp_path / "a" / "b", ["one", "two"])
+    check_folder(tmp_path / "a" / "b", ["one", "two"])
+    assert os.listdir(tmp_path / "a" / "b") == []
+    (tmp_path / "a" / "b" / "two").mkdir()
+    with pytest.raises(TargetError, match=r"b/two: is a folder"):
+        check_folder(tmp_path / "a" / "b", ["one", "two"])
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/none")):
+        with pytest.raises(TargetError, match=f"^{path}: is no folder and none can be made .*; name another one$"):
+            check_folder(path, [])
 
 
 def test_a_target_is_checked_before_the_work(tmp_path: Path) -> None:

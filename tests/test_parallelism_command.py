@@ -117,3 +117,24 @@ def test_wrong_counts_are_refused_in_a_sentence(tmp_path: Path) -> None:
          "--gpus-per-node", "2", "--global-batch", "4"],
     )  # fmt: skip
     assert "give what layers cost: --table, --device, or both" in result.output
+
+
+def test_a_model_that_no_gpu_holds_is_said_to_be_so(tmp_path: Path) -> None:
+    result = run(tmp_path, "--memory-gb", "1e-6", gpus=1, batch=1)
+    assert result.exit_code == 2
+    assert "no layout of quickstart on 1 GPU fits: its parameters, gradients and optimizer state" in result.output
+    assert "smaller global batch" not in result.output
+
+
+def test_settings_to_keep_are_checked_before_the_search(tmp_path: Path) -> None:
+    base, out = tmp_path / "base.json", tmp_path / "chosen"
+    for text, sentence in (
+        ("[]", "expected a JSON object"),
+        ('{"dip": 3}', '"dip" is 3'),
+        ('{"dip": {"no": 1}}', "no"),
+    ):
+        base.write_text(text)
+        result = run(tmp_path, "--out", str(out), "--deepspeed-config", str(base))
+        assert result.exit_code == 2
+        assert sentence in result.output
+        assert list(out.iterdir()) == []

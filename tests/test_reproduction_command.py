@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from ds_dip.cli import cli
 from ds_dip.reproduction import charts
 from ds_dip.reproduction.catalogue import parts_of
+from ds_dip.reproduction.convergence import QUICK_EXACT, QUICK_LIMIT
 from ds_dip.reproduction.page import page
 from ds_dip.reproduction.report import report
 from ds_dip.reproduction.systems import OURS, SYSTEMS
@@ -114,6 +115,8 @@ def test_the_report_tells_differences_first(quick: tuple[Result, Path], document
         assert set(own["assumptions"]) | set(own["changed"]) <= set(document["assumptions"])
         assert set(own["changed"]) <= set(own["assumptions"])
     assert document["calibration"]["text"] in first
+    named = {name for own in every(document) for name in own["assumptions"]}
+    assert named == set(document["assumptions"])
     assert all(missing in rest for missing in document["missing"])
     assert all(f"## {own['title']}" in rest and own["text"] in rest for own in document["experiments"])
     shown = re.findall(r"\]\((plots/[^)]+)\)", text)
@@ -136,12 +139,23 @@ def test_the_page_needs_nothing_else(quick: tuple[Result, Path], document: dict[
         assert f'id="{own["key"]}"' in text
 
 
+def test_the_quick_run_says_what_it_leaves_out(document: dict[str, Any]) -> None:
+    told = {own["key"]: own["text"].partition(" The quick run: ")[2] for own in document["experiments"]}
+    assert {key for key, text in told.items() if not text} == {"motivation", "memory"}
+    (varying,) = (own for own in document["experiments"] if own["key"] == "varying")
+    groups = {row["group"] for row in varying["rows"] if "without" not in row["group"]}
+    assert told["varying"].startswith(f"{len(groups)} iterations")
+    (proven,) = (own for own in every(document) if own["what"].startswith("most microbatches"))
+    assert proven["where"].startswith(f"{QUICK_LIMIT:g} s each, one core")
+    assert proven["where"].endswith("and no more were tried") == (proven["ours"] == QUICK_EXACT[-1])
+
+
 def test_the_same_command_goes_on_with_what_is_there(quick: tuple[Result, Path], document: dict[str, Any]) -> None:
     _, out = quick
     keys = set(parts_of(quick=True))
-    assert {path.stem for path in (out / "parts").iterdir()} == keys
-    kept = {path: path.stat().st_mtime_ns for path in (out / "parts").iterdir() if path.stem != "motivation"}
-    (out / "parts" / "motivation.json").write_text("{")
+    assert {path.stem for path in (out / "parts-quick").iterdir()} == keys
+    kept = {path: path.stat().st_mtime_ns for path in (out / "parts-quick").iterdir() if path.stem != "motivation"}
+    (out / "parts-quick" / "motivation.json").write_text("{")
     again = CliRunner().invoke(cli, arguments(out, "--json"))
     assert json.loads(again.stdout) == document
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
@@ -155,7 +169,9 @@ def test_an_interrupted_run_says_how_far_it_is(tmp_path: Path, monkeypatch: pyte
     result = CliRunner().invoke(cli, arguments(tmp_path / "out"))
     assert result.exit_code == 130
     count = len(parts_of(quick=True))
-    assert f"interrupted: 0 of {count} parts are in {tmp_path / 'out' / 'parts'}; the same command" in result.output
+    assert (
+        f"interrupted: 0 of {count} parts are in {tmp_path / 'out' / 'parts-quick'}; the same command" in result.output
+    )
     assert not (tmp_path / "out" / "report.md").exists()
 
 
@@ -176,6 +192,23 @@ def test_missing_descriptions_are_one_sentence(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert re.search(r"(vlm|t2v)_\w+.json", result.output)
     assert "Traceback" not in result.output
+    none = str(tmp_path / "none")
+    result = CliRunner().invoke(cli, ["reproduce", "dip", "--quick", "--out", str(tmp_path / "out"), "--models", none])
+    assert result.exit_code == 2
+    assert "does not exist" in result.output
+
+
+def test_what_cannot_be_written_is_said_before_anything_is_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, taken in (("a", "parts-quick/motivation.json"), ("b", "plots/figures.svg"), ("c", "report.html")):
+        (tmp_path / name / taken).mkdir(parents=True)
+        result = CliRunner().invoke(cli, arguments(tmp_path / name))
+        assert result.exit_code == 2
+        assert f"{taken}: is a folder" in result.output
+        assert not (tmp_path / name / "report.json").exists()
+    result = CliRunner().invoke(cli, arguments(tmp_path / "file" / "out"))
+    assert result.exit_code == 2
+    assert "is no folder and none can be made (Not a directory)" in result.output
 
 
 def test_drawings_that_stand_alone_have_their_style() -> None:
@@ -184,3 +217,13 @@ def test_drawings_that_stand_alone_have_their_style() -> None:
     assert 'xmlns="http://www.w3.org/2000/svg"' in charts.alone(drawing)
     assert charts.style() in charts.alone(drawing)
     assert charts.style() not in drawing
+
+
+def test_each_paper_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[Path] = []
+    monkeypatch.setattr("ds_dip.commands._reproduce_dflop.run", lambda out, *_, **__: used.append(out))
+    models, devices = map(str, FOLDERS)
+    for more in ([], ["--out", "own"]):
+        arguments = ["reproduce", "dflop", "--models", models, "--devices", devices, *more]
+        assert CliRunner().invoke(cli, arguments).exit_code == 0
+    assert used == [Path("reproduction-dflop"), Path("own")]

@@ -10,17 +10,15 @@ from pathlib import Path
 import click
 
 from ds_dip.commands import refusing
-from ds_dip.files import check_writable, write_atomic, write_json
+from ds_dip.files import check_folder, write_atomic, write_json
 
 
 def run(out: Path, models: Path, devices: Path, *, quick: bool, as_json: bool) -> None:
     """Simulate DFLOP's evaluation; ``out`` gets report.json and report.md."""
     from ds_dip.reproduction.dflop import evaluation
 
-    out.mkdir(parents=True, exist_ok=True)
     targets = out / "report.json", out / "report.md"
-    for target in targets:
-        check_writable(target)
+    check_folder(out, [target.name for target in targets])
     with refusing(), _progress(evaluation.total(quick)) as progress:
         document = evaluation.reproduce(models, devices, quick=quick, progress=progress)
     page = evaluation.page(document)

@@ -9,7 +9,7 @@ import click
 
 from ds_dip.commands import MOST_WORKERS, Seconds
 from ds_dip.commands._measured import console_of, deliver
-from ds_dip.files import check_writable, write_atomic, write_json
+from ds_dip.files import check_folder, write_atomic, write_json
 from ds_dip.scheduling import benchmark
 from ds_dip.scheduling.curves import plot
 
@@ -32,9 +32,7 @@ def command(
     """Measure kernels, gaps on small and large problems, and search curves."""
     wanted = parts or PARTS
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        for name in ("schedule.json", "curves.svg"):
-            check_writable(out / name)
+        check_folder(out, ("schedule.json", "curves.svg"))
     document: dict[str, Any] = {"machine": benchmark.machine()}
     if "speed" in wanted:
         document["speed"] = list(benchmark.speed())

@@ -11,7 +11,7 @@ import click
 
 from ds_dip.commands import FILE, refusing
 from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH, Gigabytes, searching
-from ds_dip.files import FileError, check_writable, read_json, read_object, write_json
+from ds_dip.files import FileError, check_folder, read_json, read_object, write_json
 
 if TYPE_CHECKING:
     from ds_dip.data import SampleMetadata
@@ -63,9 +63,8 @@ def command(**given: Any) -> None:
 
     out: Path | None = given["out"]
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        for name in ("layouts.json", "partition.json", "ds_config.json"):
-            check_writable(out / name)
+        check_folder(out, ("layouts.json", "partition.json", "ds_config.json"))
+    base = _base(given["deepspeed_config"])
     with refusing():
         job = _job(given)
         options = Options(
@@ -84,7 +83,7 @@ def command(**given: Any) -> None:
             mean_point=given["objective"] == "mean",
         )
     document = layouts_document(job, found)
-    written = _write(out, job, found, document, given) if out is not None else []
+    written = _write(out, job, found, document, base) if out is not None else []
     if as_json := given["as_json"]:
         click.echo(json.dumps(document, indent=1))
     else:
@@ -99,6 +98,17 @@ def _job(given: Mapping[str, Any]) -> Job:
 
     model = load_model(given["model_path"])
     return Job(model, _profile(given["data_profile"]), given["global_batch"], _cluster(given))
+
+
+def _base(path: Path | None) -> dict[str, Any]:
+    """The settings that the written DeepSpeed JSON keeps, read and checked before layouts are searched."""
+    from ds_dip.config import read_config
+
+    if path is None:
+        return {}
+    document = read_object(path, "a DeepSpeed JSON")
+    read_config(document)
+    return document
 
 
 def _profile(path: Path) -> tuple[SampleMetadata, ...]:
@@ -156,7 +166,7 @@ def _cluster(given: Mapping[str, Any]) -> Cluster:
     )
 
 
-def _write(out: Path, job: Job, found: Found, document: dict[str, Any], given: Mapping[str, Any]) -> list[str]:
+def _write(out: Path, job: Job, found: Found, document: dict[str, Any], base: Mapping[str, Any]) -> list[str]:
     """Write the files; the lines that say what was written, or why not."""
     from ds_dip.parallelism import SEPARATED, Simulator
     from ds_dip.parallelism.report import cannot_run
@@ -175,9 +185,8 @@ def _write(out: Path, job: Job, found: Found, document: dict[str, Any], given: M
         return [*lines, f"no DeepSpeed JSON is written: {refusal}"]
     layout = best.layout
     room = Simulator(job, [job.heaviest]).room(layout, best.partition)
-    settings = {} if given["deepspeed_config"] is None else read_object(given["deepspeed_config"], "a DeepSpeed JSON")
     each = job.batch // (layout.microbatches * layout.backbone.data)
-    config: dict[str, Any] = {"optimizer": _OPTIMIZER, "zero_optimization": {"stage": 1}} | settings
+    config: dict[str, Any] = {"optimizer": _OPTIMIZER, "zero_optimization": {"stage": 1}} | dict(base)
     kept = {name: value for name, value in config.get("dip", {}).items() if name not in _REPLACED}
     block = kept | {"partition": str(out / "partition.json"), "memory_strategies": [layout.strategy]}
     if job.cluster.memory is not None:

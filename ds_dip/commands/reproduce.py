@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,33 +14,37 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ds_dip.commands import refusing
-from ds_dip.files import check_writable, write_atomic, write_json
+from ds_dip.files import check_folder, write_atomic, write_json
 
 if TYPE_CHECKING:
+    from ds_dip.reproduction.experiment import Part
     from ds_dip.reproduction.running import Watch
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
+_GIVEN = click.Path(path_type=Path, file_okay=False, exists=True)
+#: Folders of reports where nothing is said: one a paper, so that none takes another's place.
+_OUT = {"dip": "reproduction", "dflop": "reproduction-dflop"}
 #: Processes that are started where nothing is said.
 _JOBS = min(2, os.cpu_count() or 1)
 #: Under the folder of the report.
-_PARTS, _PLOTS = "parts", "plots"
+_PARTS, _QUICK_PARTS, _PLOTS = "parts", "parts-quick", "plots"
 
 
 @click.command("reproduce")
-@click.argument("paper", type=click.Choice(["dip", "dflop"]))
+@click.argument("paper", type=click.Choice(list(_OUT)))
 @click.option("--quick", is_flag=True, help="Fewer models, one small batch: half a minute.")
-@click.option("--out", type=_FOLDER, default=Path("reproduction"), show_default=True,
+@click.option("--out", type=_FOLDER, show_default=", ".join(_OUT.values()),
               help="Folder for report.html, report.md and report.json; made where it is missing.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1, 64), default=_JOBS, show_default=True,
               help="Processes; they change nothing of what is found.")  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Run again what an earlier run has left in the folder.")
-@click.option("--models", type=_FOLDER, default=Path("model_configs"), show_default=True,
+@click.option("--models", type=_GIVEN, default=Path("model_configs"), show_default=True,
               help="Folder of the models' descriptions.")  # fmt: skip
-@click.option("--devices", type=_FOLDER, default=Path("profiling/devices"), show_default=True,
+@click.option("--devices", type=_GIVEN, default=Path("profiling/devices"), show_default=True,
               help="Folder of the devices' descriptions.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the document, not what differs.")
 def command(
-    paper: str, quick: bool, out: Path, jobs: int, fresh: bool, models: Path, devices: Path, as_json: bool
+    paper: str, quick: bool, out: Path | None, jobs: int, fresh: bool, models: Path, devices: Path, as_json: bool
 ) -> None:
     """Simulate the evaluation of PAPER and write a report that sets each figure beside the paper's.
 
@@ -48,33 +52,37 @@ def command(
     interrupted goes on where it was with the same command (dflop, of minutes, begins again, in one process, and has no
     HTML).
     """
+    out = Path(_OUT[paper]) if out is None else out
     if paper == "dflop":
         from ds_dip.commands import _reproduce_dflop
 
         _reproduce_dflop.run(out, models, devices, quick=quick, as_json=as_json)
         return
     from ds_dip.reproduction import charts
+    from ds_dip.reproduction.catalogue import parts_of
     from ds_dip.reproduction.dip import reproduce
     from ds_dip.reproduction.page import page
     from ds_dip.reproduction.report import report
     from ds_dip.reproduction.store import path_of
     from ds_dip.reproduction.tables import drawings
 
-    for folder in (out / _PARTS, out / _PLOTS):
-        folder.mkdir(parents=True, exist_ok=True)
-    targets = out / "report.json", out / "report.md", out / "report.html"
-    for target in targets:
-        check_writable(target)
-    with _progress(quick) as (keys, done, watch):
+    # A quick run leaves the parts of the long one alone.
+    kept = out / (_QUICK_PARTS if quick else _PARTS)
+    parts = parts_of(quick)
+    targets = [out / f"report.{kind}" for kind in ("json", "md", "html")]
+    check_folder(out, [target.name for target in targets])
+    check_folder(kept, [path_of(kept, key).name for key in parts])
+    check_folder(out / _PLOTS, ["figures.svg"])
+    with _progress(parts) as (done, watch):
         if fresh:
-            for key in keys:
-                path_of(out / _PARTS, key).unlink(missing_ok=True)
+            for key in parts:
+                path_of(kept, key).unlink(missing_ok=True)
         try:
             with refusing():
-                document = reproduce(models, devices, out / _PARTS, quick=quick, jobs=jobs, watch=watch)
+                document = reproduce(models, devices, kept, quick=quick, jobs=jobs, watch=watch)
         except KeyboardInterrupt:
             click.echo(
-                f"interrupted: {len(done)} of {len(keys)} parts are in {out / _PARTS}; the same command goes on with "
+                f"interrupted: {len(done)} of {len(parts)} parts are in {kept}; the same command goes on with "
                 "the others",
                 err=True,
             )
@@ -99,8 +107,8 @@ def _show(paper: str, document: dict[str, Any], path: Path) -> None:
 
 
 @contextmanager
-def _progress(quick: bool) -> Iterator[tuple[list[str], set[str], Watch]]:
-    """The keys of all parts, those that are done, and what watches them: a bar on a terminal, nothing elsewhere.
+def _progress(parts: Mapping[str, Part]) -> Iterator[tuple[set[str], Watch]]:
+    """The keys of parts that are done, and what watches all: a bar on a terminal, nothing elsewhere.
 
     The bar is measured in the seconds of a core that parts are known to take about.
     """
@@ -114,10 +122,8 @@ def _progress(quick: bool) -> Iterator[tuple[list[str], set[str], Watch]]:
         TimeRemainingColumn,
     )
 
-    from ds_dip.reproduction.catalogue import parts_of
     from ds_dip.reproduction.running import Event
 
-    parts = parts_of(quick)
     done: set[str] = set()
     steps: dict[str, int] = dict.fromkeys(parts, 0)
     console = Console(stderr=True)
@@ -141,4 +147,4 @@ def _progress(quick: bool) -> Iterator[tuple[list[str], set[str], Watch]]:
             what = f"{part.title}: {event.what}" if event.what else None
             bar.update(task, completed=completed, description=what, parts=f"{len(done)}/{len(parts)} parts")
 
-        yield list(parts), done, watch
+        yield done, watch

@@ -181,12 +181,15 @@ class _Search:
         return []
 
     def _found(self, final: Sequence[Prediction], mean_point: Prediction | None) -> Found:
-        refusal = next(iter(self.unfit.values()), "nothing was left to try")
+        refusal = next(iter(self.unfit.values()), "")
         if not final:
-            raise LayoutError(
-                f"no layout of {self.job.model.name} on {self.job.cluster.gpus} GPUs fits: {refusal}; "
-                "use more GPUs, or a smaller global batch"
-            )
+            gpus = self.job.cluster.gpus
+            least = f"no layout of {self.job.model.name} on {gpus} GPU{'s' * (gpus > 1)} fits: "
+            if not refusal:
+                least += "its parameters, gradients and optimizer state are more than they hold; "
+                raise LayoutError(f"{least}use more GPUs, or such as have more memory")
+            smaller = ", or a smaller global batch" if self.job.batch > 1 else ""
+            raise LayoutError(f"{least}{refusal}; use more GPUs{smaller}")
         return Found(
             candidates=tuple(final[: self.effort.shown]),
             mean_point=mean_point,

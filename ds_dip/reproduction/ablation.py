@@ -169,6 +169,7 @@ ABLATE = Experiment(
     "memory strategies, and orders and strategies searched together. Then the same with one assumption changed.",
     parts,
     _compare,
+    quick="of the assumptions the memory limit alone is changed.",
 )
 ON_H20 = Experiment(
     "h20",
@@ -177,4 +178,5 @@ ON_H20 = Experiment(
     h20_parts,
     _compare_h20,
     winner=OURS,
+    quick="no assumption is changed.",
 )

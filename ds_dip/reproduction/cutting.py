@@ -135,6 +135,7 @@ CUT = Experiment(
     parts,
     _compare,
     columns={"spread": "share", WHOLE: "share"},
+    quick=f"{len(QUICK)} sizes of {len(SIZES)}, so that the best of them is known roughly.",
     plots=(
         Plot("seconds", "seconds of an iteration", "images in a sub-microbatch", "seconds", logarithmic=True),
         Plot("spread", "worst over best schedule", "images in a sub-microbatch", "%", logarithmic=True),

@@ -114,4 +114,5 @@ ENDS = Experiment(
     parts,
     _compare,
     winner=OURS,
+    quick="one model of each family, and nothing of it again.",
 )

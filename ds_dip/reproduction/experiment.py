@@ -150,9 +150,9 @@ class Plot:
 class Experiment:
     """One figure or table of the paper: its parts, how it is compared, and what its section says.
 
-    ``text`` tells what is simulated; ``columns`` are the rows' values that its table has, with their formats.
-    Throughput is told over the system ``reference`` of the same group, and that of the system ``winner``, where one is
-    named, over every other one.
+    ``text`` tells what is simulated, ``quick`` what of it the quick run does; ``columns`` are the rows' values that its
+    table has, with their formats. Throughput is told over the system ``reference`` of the same group, and that of the
+    system ``winner``, where one is named, over every other one.
     """
 
     key: str
@@ -164,6 +164,7 @@ class Experiment:
     plots: tuple[Plot, ...] = ()
     reference: str = "megatron"
     winner: str = ""
+    quick: str = ""
 
 
 def simulate(case: Case, systems: Mapping[str, tuple[str, Run]], progress: Progress, group: str = "") -> list[Row]:

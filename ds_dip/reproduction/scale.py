@@ -126,8 +126,11 @@ SCALE = Experiment(
     "Large scale",
     "The slowest replica is simulated, with the reduction of gradients over all replicas behind it, and the whole is "
     "as fast as that one; which it is, the work of its samples says. Utilisation is the model's operations over what "
-    "all devices could do in that time. The paper's figures are not known.",
+    "all devices could do in that time. 'heaviest' is how many times as long as the mean replica the simulated one "
+    "works. "
+    "The paper's figures are not known.",
     parts,
     _compare,
     columns={"MFU": "share", "heaviest": "times"},
+    quick="one model of one size.",
 )

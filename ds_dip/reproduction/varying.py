@@ -37,6 +37,7 @@ KEY, FREE = "varying", "varying-memory"
 MODEL = "VLM-S"
 #: Mean images a sequence: at the first and last iteration, and in the middle.
 LEAST, MOST = 4.0, 40.0
+ITERATIONS, QUICK = 40, 5
 _POOL = 4096
 SYSTEMS = ("megatron", "static", "optimus", "rule")
 
@@ -94,7 +95,7 @@ def _run(settings: Settings, progress: Progress, *, limited: bool) -> Result:
     ways = _ways(case)
     rows: list[Row] = []
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in SYSTEMS}
-    means = course(5 if settings.quick else 40)
+    means = course(QUICK if settings.quick else ITERATIONS)
     for step, mean in enumerate(means):
         if not limited and step != len(means) // 2:
             continue
@@ -159,12 +160,14 @@ def _compare(results: Results) -> list[Comparison]:
 VARY = Experiment(
     KEY,
     "Images that vary",
-    f"VLM-S over 40 iterations whose mean number of images a sequence goes from {LEAST:g} to {MOST:g} and back; the "
-    "sequences are packed documents, drawn with more and less weight on images. Partitions are chosen before, for the "
-    "mean of the mix; every iteration has the memory strategies by module that are best for it, and DIP searches.",
+    f"VLM-S over {ITERATIONS} iterations whose mean number of images a sequence goes from {LEAST:g} to {MOST:g} and "
+    "back; the sequences are packed documents, drawn with more and less weight on images. Partitions are chosen "
+    "before, for the mean of the mix; every iteration has the memory strategies by module that are best for it, and "
+    "DIP searches.",
     parts,
     _compare,
     columns={"images": "mean"},
+    quick=f"{QUICK} iterations, of few sequences each.",
     plots=(
         Plot("seconds", "seconds of an iteration", "iteration", "seconds"),
         Plot("images", "images", "iteration", "images a sequence"),
