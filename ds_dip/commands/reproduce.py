@@ -32,7 +32,7 @@ _PARTS, _QUICK_PARTS, _PLOTS = "parts", "parts-quick", "plots"
 
 @click.command("reproduce")
 @click.argument("paper", type=click.Choice(list(_OUT)))
-@click.option("--quick", is_flag=True, help="Fewer models, one small batch: half a minute.")
+@click.option("--quick", is_flag=True, help="Fewer models, one small batch: about a minute of one core.")
 @click.option("--out", type=_FOLDER, show_default=", ".join(_OUT.values()),
               help="Folder for report.html, report.md and report.json; made where it is missing.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1, 64), default=_JOBS, show_default=True,
