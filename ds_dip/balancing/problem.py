@@ -88,10 +88,11 @@ class Loads:
         total = float(self.seconds.sum(axis=0).max(initial=0.0))
         # A power of two: scaling by it rounds nothing away that was not below the unit.
         unit = math.ldexp(1.0, max(math.frexp(total)[1] - _BITS, -1000))
-        work = np.rint(self.seconds / unit).astype(np.int64)
+        # Rows one after another: arrays of another layout would have the kernels compiled again for them.
+        work = np.ascontiguousarray(np.rint(self.seconds / unit), dtype=np.int64)
         if self.memory is None or self.capacity is None:
             return Grid(work, np.zeros(self.items, np.int64), 0, unit)
-        return Grid(work, np.ceil(self.memory).astype(np.int64), int(self.capacity), unit)
+        return Grid(work, np.ascontiguousarray(np.ceil(self.memory), dtype=np.int64), int(self.capacity), unit)
 
     def fullest(self, bucket_of: Ints) -> float:
         """Seconds of the fullest bucket on its busiest resource, where item i is in bucket ``bucket_of[i]``."""

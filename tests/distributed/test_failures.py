@@ -34,7 +34,7 @@ def lost(rank: int, status: int | None, where: str, why: str = "") -> list[Rank]
 
 
 RAISED = "sample 'train-16': the dataset raised "
-BLAMED = "microbatch 0 (samples train-16, train-44, train-23): "
+BLAMED = "microbatch 0 (samples train-16, train-36): "
 UNPLANNED = "step 0 cannot be planned: "
 STORE = "rank 0, which holds the store of the job, is gone or stopped; look at that rank's log"
 #: Cases of the default suite.
