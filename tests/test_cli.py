@@ -72,7 +72,10 @@ def test_seconds_are_a_number_with_an_end(arguments: tuple[str, str], value: str
 def test_a_benchmark_refuses_its_target_before_it_measures(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "taken" / "curves.svg").mkdir(parents=True)
-    for out, found in ((tmp_path / "file", "file: File exists"), (tmp_path / "taken", "curves.svg: is a folder")):
+    for out, found in (
+        (tmp_path / "file", "file: is no folder and none can be made (File exists)"),
+        (tmp_path / "taken", "curves.svg: is a folder"),
+    ):
         result = run("bench", "schedule", "--out", str(out))
         assert result.exit_code == 2
         assert result.output.startswith(f"ds-dip: {out}")
