@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,3 +192,22 @@ def test_another_process_is_waited_for_and_not_for_ever(tmp_path: Path, monkeypa
     (tmp_path / "index").mkdir()
     with module._alone(tmp_path / "index"), pytest.raises(FileError, match="another process has made this index for"):
         opened(tmp_path)
+
+
+def test_media_that_nothing_comes_of_are_given_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    four(tmp_path)
+    came = threading.Event()
+    monkeypatch.setattr(measuring, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(measuring, "facts_of", lambda *_: came.wait(60.0))
+    try:
+        with pytest.raises(FileError, match=r"a\.jsonl: record 1 was not read within 0.2 s"):
+            opened(tmp_path)
+    finally:
+        came.set()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    four(tmp_path)
+    os.mkfifo(tmp_path / "b.jsonl")
+    with pytest.raises(FileError, match=r"b\.jsonl: is no plain file"):
+        opened(tmp_path, files=str(tmp_path / "b.jsonl"))

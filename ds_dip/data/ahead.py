@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
 
@@ -59,12 +59,10 @@ class Ahead:
             own, future = self._held.get(sample, (frozenset(), None))
         if future is None or not own.issuperset(fields) or future.cancelled():
             return self._load(sample, fields)
-        try:
-            loaded = future.result(DEADLINE_S)
-        except TimeoutError as error:
-            raise TimeoutError(
-                f"sample {sample!r} was not loaded within {DEADLINE_S:.0f} s; is its storage there?"
-            ) from error
+        wait([future], DEADLINE_S)
+        if not future.done():
+            raise TimeoutError(f"sample {sample!r} was not loaded within {DEADLINE_S:.0f} s; is its storage there?")
+        loaded = future.result()
         return {name: loaded[name] for name in fields}
 
     def close(self) -> None:

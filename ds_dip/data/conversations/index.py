@@ -160,14 +160,17 @@ def _make(
             stream.write(first.encode())
             done = 1
         records = islice(source.records(), done - 1, None)
-        with closing(measured(records, maker.reader, journal, maker.processor, maker.workers)) as rows:
-            for number, row in enumerate(rows, start=done):
-                stream.write(json.dumps(row).encode() + b"\n")
-                if number % _FLUSH == 0:
-                    journal.flush()
-                    stream.flush()
-                if progress is not None:
-                    progress(file, number, row["offset"] + row["length"], size)
+        try:
+            with closing(measured(records, maker.reader, journal, maker.processor, maker.workers)) as rows:
+                for number, row in enumerate(rows, start=done):
+                    stream.write(json.dumps(row).encode() + b"\n")
+                    if number % _FLUSH == 0:
+                        journal.flush()
+                        stream.flush()
+                    if progress is not None:
+                        progress(file, number, row["offset"] + row["length"], size)
+        except TimeoutError as error:
+            raise FileError(f"{file}: {error}") from error
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(part, path)

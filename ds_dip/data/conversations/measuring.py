@@ -7,7 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,8 @@ from ds_dip.data.conversations.records import Problem, Record
 
 #: Records under way at once.
 _WINDOW = 512
+#: Seconds after which a record whose media are read is given up on.
+DEADLINE_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -162,18 +164,32 @@ def check_decodes(media: Media, facts: Facts) -> None:
 def measured(
     records: Iterable[Record | Problem], reader: Reader, journal: MediaJournal, processor: Processor, workers: int
 ) -> Generator[dict[str, Any], None, None]:
-    """A row of the index for every record, in their order; ``workers`` threads read media and count tokens."""
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="ds-dip-index")
+    """A row of the index for every record, in their order; ``workers`` threads read media and count tokens.
+
+    Raises TimeoutError, one sentence with the record's line, where its media cannot be read within ``DEADLINE_S``.
+    """
+    pool, overdue = ThreadPoolExecutor(workers, thread_name_prefix="ds-dip-index"), False
     try:
-        under_way: deque[Future[dict[str, Any]]] = deque()
+        under_way: deque[tuple[int, Future[dict[str, Any]]]] = deque()
         for record in records:
-            under_way.append(pool.submit(row_of, record, reader, journal, processor))
+            under_way.append((record.place.line, pool.submit(row_of, record, reader, journal, processor)))
             if len(under_way) >= _WINDOW:
-                yield under_way.popleft().result()
+                yield _row(*under_way.popleft())
         while under_way:
-            yield under_way.popleft().result()
+            yield _row(*under_way.popleft())
+    except TimeoutError:
+        overdue = True
+        raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        # A thread that is overdue may never come back.
+        pool.shutdown(wait=not overdue, cancel_futures=True)
+
+
+def _row(line: int, future: Future[dict[str, Any]]) -> dict[str, Any]:
+    wait([future], DEADLINE_S)
+    if not future.done():
+        raise TimeoutError(f"record {line} was not read within {DEADLINE_S:g} s; is the storage of its media there?")
+    return future.result()
 
 
 def row_of(record: Record | Problem, reader: Reader, journal: MediaJournal, processor: Processor) -> dict[str, Any]:

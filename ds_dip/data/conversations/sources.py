@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,14 +86,17 @@ class Identity:
     def of(cls, path: Path) -> Identity:
         """A file's; FileError where it cannot be read."""
         try:
-            stat = os.stat(path)
-            if stat.st_size > _MOST_HASHED:
-                return cls(stat.st_size, stat.st_mtime_ns, None)
+            found = os.stat(path)
+            # A pipe, for one, would be waited for.
+            if not stat.S_ISREG(found.st_mode):
+                raise FileError(f"{path}: is no plain file; give a file of records")
+            if found.st_size > _MOST_HASHED:
+                return cls(found.st_size, found.st_mtime_ns, None)
             with open(path, "rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256") if hasattr(hashlib, "file_digest") else _digest(stream)
         except OSError as error:
             raise FileError(f"{path}: cannot be read ({error.strerror}); give a file of records") from error
-        return cls(stat.st_size, stat.st_mtime_ns, digest.hexdigest())
+        return cls(found.st_size, found.st_mtime_ns, digest.hexdigest())
 
     def holds(self, path: Path) -> bool:
         """Whether the file still has this content; the hash decides where only the time of change differs."""
