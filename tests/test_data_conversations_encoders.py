@@ -24,6 +24,7 @@ from ds_dip.models.context import Context
 from ds_dip.models.hf.split import Pretrained
 from ds_dip.planning.cut import sizes_of
 from tests import hf_cases as cases
+from tests import hf_models as models
 from tests.hf_folders import tokenizer
 
 
@@ -55,7 +56,7 @@ def model_folder(folder: Path, model: Any, processor: Any, data: Path, mark: str
     name = "audio_token_id" if "AUDIO" in mark else "image_token_id"
     setattr(config, name, words.convert_tokens_to_ids(mark))
     config.text_config.vocab_size = len(words)
-    made = cases.drawn(type(model), config)
+    made = models.drawn(type(model), config)
     made.save_pretrained(folder)
     words.save_pretrained(folder)
     processor.save_pretrained(folder)
@@ -95,7 +96,7 @@ def test_internvl_sees_the_tiles_of_its_own_processor(tmp_path: Path) -> None:
         Image.fromarray(rng.integers(0, 255, shape, dtype=np.uint8)).save(tmp_path / f"{name}.png")
     data = chats(tmp_path, "image", ["a.png", "b.png", "c.png"])
     own = GotOcr2ImageProcessorPil(size={"height": 16, "width": 16}, max_patches=4, crop_to_patches=True)
-    model_folder(tmp_path / "model", cases.internvl(), own, data, "<IMG_CONTEXT>")
+    model_folder(tmp_path / "model", models.internvl(), own, data, "<IMG_CONTEXT>")
     found = Conversations(files=str(data), processor={"pretrained": str(tmp_path / "model")}, index=str(tmp_path / "i"))
     pretrained = from_transformers(tmp_path / "model")
     loss = loss_of(pretrained, found)
@@ -105,7 +106,7 @@ def test_internvl_sees_the_tiles_of_its_own_processor(tmp_path: Path) -> None:
             made = processor(images=[image.convert("RGB")], crop_to_patches=True, return_tensors="pt")
         inputs.append({"pixel_values": made["pixel_values"]})
     assert len({len(own["pixel_values"]) for own in inputs}) > 1
-    model = type(cases.internvl()).from_pretrained(tmp_path / "model")
+    model = type(models.internvl()).from_pretrained(tmp_path / "model")
     assert loss == pytest.approx(library_loss(model, found, inputs), rel=1e-5)
 
 
@@ -121,7 +122,7 @@ def test_qwen_audio_hears_the_frames_of_its_own_extractor(tmp_path: Path) -> Non
     data = chats(tmp_path, "audio", names)
     # What the tiny model hears is a second, 100 frames of 160 samples.
     own = WhisperFeatureExtractor(feature_size=8, chunk_length=1, return_attention_mask=True)
-    drawn = cases.qwen_audio()
+    drawn = models.qwen_audio()
     drawn.config.audio_config.max_source_positions = 50
     model_folder(tmp_path / "model", drawn, own, data, "<|AUDIO|>")
     by = {"pretrained": str(tmp_path / "model"), "encoders": ["audio"]}
@@ -132,5 +133,5 @@ def test_qwen_audio_hears_the_frames_of_its_own_extractor(tmp_path: Path) -> Non
         options = {"padding": "max_length", "return_attention_mask": True, "return_tensors": "pt"}
         made = extractor(sound, sampling_rate=16000, **options)
         inputs.append({"input_features": made["input_features"], "feature_attention_mask": made["attention_mask"]})
-    model = type(cases.qwen_audio()).from_pretrained(tmp_path / "model")
+    model = type(models.qwen_audio()).from_pretrained(tmp_path / "model")
     assert loss == pytest.approx(library_loss(model, found, inputs), rel=1e-5)

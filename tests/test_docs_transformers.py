@@ -17,6 +17,7 @@ from transformers import LlavaConfig, LlavaForConditionalGeneration
 
 from ds_dip.models.hf import split
 from tests import hf_cases as cases
+from tests import hf_models as models
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -24,26 +25,26 @@ ROOT = Path(__file__).resolve().parents[1]
 def llava() -> Any:
     vision = {"model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 4,
               "num_attention_heads": 2, "image_size": 16, "patch_size": 4}  # fmt: skip
-    text = cases.QWEN_TEXT | {"model_type": "llama"}
-    return cases.drawn(
+    text = models.QWEN_TEXT | {"model_type": "llama"}
+    return models.drawn(
         LlavaForConditionalGeneration, LlavaConfig(text_config=text, vision_config=vision, image_token_id=3)
     )
 
 
-def sample(index: int) -> cases.Sample:
+def sample(index: int) -> models.Sample:
     """No to three pictures."""
     rng, noise, pictures = random.Random(index), np.random.default_rng(index), []
-    text = [rng.randrange(10, cases.VOCABULARY) for _ in range(3)]
+    text = [rng.randrange(10, models.VOCABULARY) for _ in range(3)]
     for _ in range(index % 4):
         pictures.append(noise.standard_normal((1, 3, 16, 16)))
-        text += [3] * 16 + [rng.randrange(10, cases.VOCABULARY)]
+        text += [3] * 16 + [rng.randrange(10, models.VOCABULARY)]
     tokens = np.array(text)
-    labels, following = cases.labels_of(tokens, rng, (3,))
-    pixels = [np.insert(cases.rows_of(own, 4), 0, 0.0, axis=0) for own in pictures]
+    labels, following = models.labels_of(tokens, rng, (3,))
+    pixels = [np.insert(models.rows_of(own, 4), 0, 0.0, axis=0) for own in pictures]
     given: dict[str, Any] = {"input_ids": tokens, "labels": labels}
     if pictures:
         given["pixel_values"] = torch.from_numpy(np.concatenate(pictures))
-    return cases.encoded(index, "vision", tokens, following, {"pixels": pixels}, [16] * len(pictures), given)
+    return models.encoded(index, "vision", tokens, following, {"pixels": pixels}, [16] * len(pictures), given)
 
 
 @pytest.mark.parametrize("frozen", [(), ("vision",)], ids=["trained", "frozen"])

@@ -24,6 +24,7 @@ from ds_dip.models.hf import llava_onevision
 from ds_dip.models.hf.parts import SplitError
 from ds_dip.models.parameters import module_parameters
 from tests import hf_cases as cases
+from tests import hf_models as models
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Which modules are frozen, by the number of ranks.
@@ -42,9 +43,9 @@ MIXED = (0, 1, 2, 3, 4, 7)
     ],
     ids=str,
 )
-@pytest.mark.parametrize("family", cases.FAMILIES)
+@pytest.mark.parametrize("family", models.FAMILIES)
 def test_loss_and_gradients_are_the_librarys(family: str, ranks: int, dtype: torch.dtype) -> None:
-    make, sample = cases.FAMILIES[family]
+    make, sample = models.FAMILIES[family]
     encoder = "audio" if family == "qwen2_audio" else "vision"
     frozen = () if family == "llama" else tuple(encoder if n == "encoder" else n for n in FROZEN[ranks])
     loss, expected, errors = cases.compare(
@@ -58,7 +59,7 @@ def test_loss_and_gradients_are_the_librarys(family: str, ranks: int, dtype: tor
 @pytest.mark.parametrize("chosen", [(0, 5), (0, 1), (3, 8), (2, 7)], ids=["text", "one", "videos", "several"])
 @pytest.mark.parametrize("family", ["llava_onevision", "qwen2_5_vl"])
 def test_batches_of_one_kind(family: str, chosen: tuple[int, ...]) -> None:
-    make, sample = cases.FAMILIES[family]
+    make, sample = models.FAMILIES[family]
     loss, expected, errors = cases.compare(make(), sample, chosen, ranks=2, laps=2, seed=3, dtype=torch.float64)
     assert loss == pytest.approx(expected, rel=1e-10)
     assert max(errors.values()) <= 1e-10
@@ -66,10 +67,10 @@ def test_batches_of_one_kind(family: str, chosen: tuple[int, ...]) -> None:
 
 def test_lora_has_pefts_own_gradients_and_leaves_the_rest_alone() -> None:
     lora = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "down_proj"])
-    adapted = cases.drawn_adapted(cases.llava(), lora)
-    plain = cases.llava().double()
+    adapted = cases.drawn_adapted(models.llava(), lora)
+    plain = models.llava().double()
     loss, expected, errors = cases.compare(
-        plain, cases.llava_sample, MIXED, ranks=2, laps=1, seed=1, dtype=torch.float64, reference=adapted.double(),
+        plain, models.llava_sample, MIXED, ranks=2, laps=1, seed=1, dtype=torch.float64, reference=adapted.double(),
         lora=lora,
     )  # fmt: skip
     assert loss == pytest.approx(expected, rel=1e-10)
@@ -82,7 +83,7 @@ def test_lora_has_pefts_own_gradients_and_leaves_the_rest_alone() -> None:
 
 
 def test_weights_that_want_no_gradient_are_frozen_modules() -> None:
-    model = cases.qwen_vl()
+    model = models.qwen_vl()
     model.model.visual.requires_grad_(False)
     split = from_transformers(model)
     assert [(module.name, module.frozen) for module in split.model.modules] == [("vision", True), ("language", False)]
@@ -94,13 +95,13 @@ def test_weights_that_want_no_gradient_are_frozen_modules() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda: cases.llama(attention_dropout=0.1).config, "model.layers.0.self_attn.attention_dropout is 0.1"),
-        (lambda: cases.qwen_audio_config(encoder_layerdrop=0.1), "model.audio_tower.layerdrop is 0.1"),
-        (lambda: cases.llava_config(vision_feature_layer=[-1, -2]), "vision_feature_layer is \\[-1, -2\\]"),
+        (lambda: models.llama(attention_dropout=0.1).config, "model.layers.0.self_attn.attention_dropout is 0.1"),
+        (lambda: models.qwen_audio_config(encoder_layerdrop=0.1), "model.audio_tower.layerdrop is 0.1"),
+        (lambda: models.llava_config(vision_feature_layer=[-1, -2]), "vision_feature_layer is \\[-1, -2\\]"),
         (lambda: GPT2Config(n_layer=2), "model type 'gpt2' has no adapter"),
         (lambda: MistralConfig(hidden_size=16, num_attention_heads=2, num_key_value_heads=2, num_hidden_layers=1,
                                intermediate_size=16, sliding_window=8), "model has sliding_attention"),
-        (lambda: cases.llama_config(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+        (lambda: models.llama_config(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
          "model.rotary_emb is of type 'dynamic'"),
         (lambda: torch.nn.Linear(2, 2), "model is a Linear"),
     ],
@@ -113,7 +114,7 @@ def test_what_cannot_be_split_is_named(change: Callable[[], Any], words: str) ->
 def test_a_weight_that_no_layer_holds_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llava_onevision, "split", without_unused(llava_onevision.split))
     with pytest.raises(SplitError, match="has model.vision_tower.post_layernorm.weight, which no layer"):
-        from_transformers(cases.llava())
+        from_transformers(models.llava())
 
 
 def without_unused(split: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,13 +124,13 @@ def without_unused(split: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("frozen", [["visoin"], ["visual"]])
 def test_a_module_that_is_not_there_cannot_be_frozen(frozen: list[str]) -> None:
     with pytest.raises(SplitError, match="they are vision, projector, language"):
-        from_transformers(cases.qwen_vl(), frozen=frozen)
+        from_transformers(models.qwen_vl(), frozen=frozen)
 
 
 def test_folders_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="has no config.json"):
         from_transformers(tmp_path)
-    cases.llama().save_pretrained(tmp_path, max_shard_size="8KB")
+    models.llama().save_pretrained(tmp_path, max_shard_size="8KB")
     index = tmp_path / "model.safetensors.index.json"
     document = json.loads(index.read_text())
     gone = document["weight_map"].pop("model.layers.1.mlp.up_proj.weight")
@@ -147,7 +148,7 @@ def test_folders_that_are_not_whole_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_layer_reads_its_own_weights_alone(tmp_path: Path) -> None:
-    model = cases.llama()
+    model = models.llama()
     model.save_pretrained(tmp_path, max_shard_size="8KB")
     pretrained = from_transformers(tmp_path)
     read: list[str] = []
@@ -167,18 +168,18 @@ def test_a_layer_reads_its_own_weights_alone(tmp_path: Path) -> None:
 
 
 def test_a_configuration_alone_gives_equal_weights_each_time() -> None:
-    one, other = (from_transformers(cases.qwen_vl().config, seed=5).layers["vision"] for _ in range(2))
+    one, other = (from_transformers(models.qwen_vl().config, seed=5).layers["vision"] for _ in range(2))
     for first, second in zip(one, other, strict=True):
         for a, b in zip(first().parameters(), second().parameters(), strict=True):
             assert torch.equal(a, b)
-    drawn = from_transformers(cases.qwen_vl().config, seed=6).layers["vision"][1]()
+    drawn = from_transformers(models.qwen_vl().config, seed=6).layers["vision"][1]()
     assert not torch.equal(next(drawn.block.mlp.parameters()), next(one[1]().block.mlp.parameters()))
 
 
 def test_older_names_of_weights_are_read() -> None:
-    pretrained = from_transformers(cases.llava())
+    pretrained = from_transformers(models.llava())
     with TemporaryDirectory() as folder:
-        tensors = {name: tensor.clone() for name, tensor in cases.llava().state_dict().items()}
+        tensors = {name: tensor.clone() for name, tensor in models.llava().state_dict().items()}
         older = {
             name.replace("model.language_model.", "language_model.model.")
             .replace("lm_head", "language_model.lm_head")
@@ -188,7 +189,7 @@ def test_older_names_of_weights_are_read() -> None:
             for name, tensor in tensors.items()
         }
         save_file(older, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-        cases.llava().config.save_pretrained(folder)
+        models.llava().config.save_pretrained(folder)
         again = from_transformers(folder)
         for name, factories in pretrained.layers.items():
             for first, second in zip(factories, again.layers[name], strict=True):
@@ -209,7 +210,7 @@ def test_a_folder_is_a_model_for_commands() -> None:
 
 
 def test_a_folders_layers_are_the_librarys(tmp_path: Path) -> None:
-    model = cases.llama()
+    model = models.llama()
     model.save_pretrained(tmp_path)
     own = factories_of(tmp_path, load_model(tmp_path))["language"][1]()
     assert torch.equal(own.block.mlp.up_proj.weight, model.model.layers[0].mlp.up_proj.weight)

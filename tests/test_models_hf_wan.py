@@ -23,6 +23,7 @@ from ds_dip.models.hf.wan import clip_of
 from ds_dip.models.spec import Sizes
 from ds_dip.planning.cut import cut
 from tests import hf_cases as cases
+from tests import hf_models as models
 from tests.distributed.ranks import run_ranks
 
 CHANNELS, PATCH = 3, (1, 2, 2)
@@ -31,7 +32,7 @@ STEP = 4
 
 def encoder() -> UMT5EncoderModel:
     config = UMT5Config(vocab_size=50, d_model=12, d_kv=4, d_ff=20, num_layers=3, num_heads=3, dropout_rate=0.1)
-    return cases.drawn(UMT5EncoderModel, config)
+    return models.drawn(UMT5EncoderModel, config)
 
 
 def transformer(**changes: Any) -> WanTransformer3DModel:
@@ -41,7 +42,7 @@ def transformer(**changes: Any) -> WanTransformer3DModel:
     return WanTransformer3DModel(**(sizes | changes))
 
 
-def sample(index: int) -> cases.Sample:
+def sample(index: int) -> models.Sample:
     """One or two clips, each with its prompt."""
     rng, noise = random.Random(index), np.random.default_rng(index)
     tokens, latents, places = [], [], []
@@ -52,15 +53,15 @@ def sample(index: int) -> cases.Sample:
         places.append(np.stack(np.unravel_index(np.arange(len(latents[-1])), (frames, height, width)), 1))
     words, sizes = tuple(map(len, tokens)), tuple(map(len, latents))
     metadata = SampleMetadata(str(index), {"text": words, "video": sizes}, sum(sizes), {"text": words, "video": words})
-    return cases.Sample(metadata, {"tokens": tokens, "latents": latents, "places": places})
+    return models.Sample(metadata, {"tokens": tokens, "latents": latents, "places": places})
 
 
-def dataset(count: int) -> cases.Samples:
+def dataset(count: int) -> models.Samples:
     """For ranks."""
-    return cases.Samples(sample, count)
+    return models.Samples(sample, count)
 
 
-def library(text: Any, video: Any, samples: list[cases.Sample], dtype: torch.dtype) -> float:
+def library(text: Any, video: Any, samples: list[models.Sample], dtype: torch.dtype) -> float:
     """The mean squared error of the velocities by both libraries' own forward, clip by clip, and gradients."""
     count, total = sum(own.metadata.loss_tokens for own in samples), 0.0
     for own in samples:
@@ -84,7 +85,7 @@ def library(text: Any, video: Any, samples: list[cases.Sample], dtype: torch.dty
 def test_loss_and_gradients_are_the_libraries(ranks: int, frozen: tuple[str, ...], dtype: torch.dtype) -> None:
     text, video = encoder().to(dtype).eval(), transformer().to(dtype)
     pretrained = from_diffusers(video, text, frozen=frozen, dtype=dtype)
-    rng, data = random.Random(ranks), cases.Samples(sample, 5)
+    rng, data = random.Random(ranks), models.Samples(sample, 5)
     samples = [data.metadata(index) for index in range(5)]
     partition = cases.placed(pretrained.model, ranks, 1 + (ranks == 1), rng)
     batch = cut(STEP, samples, [(0,), (1, 2), (3, 4)], pretrained.model, partition)
@@ -117,7 +118,7 @@ def test_other_transformers_are_refused() -> None:
     with pytest.raises(SplitError, match="takes 16 numbers, the text encoder gives 12"):
         from_diffusers(transformer(text_dim=16), encoder())
     with pytest.raises(SplitError, match="the text encoder is llama"):
-        from_diffusers(transformer(), cases.llama())
+        from_diffusers(transformer(), models.llama())
     with pytest.raises(SplitError, match="transformer is a Linear"):
         from_diffusers(torch.nn.Linear(1, 1), encoder())
 

@@ -18,6 +18,7 @@ from ds_dip.models.hf.split import Pretrained
 from ds_dip.runtime.pretrained import save_pretrained
 from ds_dip.runtime.shutdown import shutdown
 from tests import hf_cases as cases
+from tests import hf_models as models
 from tests.distributed.gradients import distance, full_gradient
 from tests.distributed.ranks import report
 
@@ -64,9 +65,9 @@ def gradients(engine: Any, mode: str) -> tuple[float, dict[int, torch.Tensor]]:
 
 def reference(folder: Path, case: dict[str, Any], ids: list[int]) -> tuple[float, Any]:
     """The library's own model, loaded by itself, on the same samples: its loss, and gradients in it."""
-    cls = type(cases.FAMILIES[case["family"]][0]())
+    cls = type(models.FAMILIES[case["family"]][0]())
     model = cls.from_pretrained(folder)
-    sample = cases.FAMILIES[case["family"]][1]
+    sample = models.FAMILIES[case["family"]][1]
     return cases.library(model, [sample(index) for index in ids]), model
 
 
@@ -82,7 +83,7 @@ def run(case: dict[str, Any], folder: Path) -> Any:
         pretrained.model, ds_dip.partition_for(pretrained.model, document, ranks), pretrained.layers, pretrained.loss
     )
     names = [m.name for m in pretrained.model.modules]
-    data = ds_dip.DatasetReference("tests.hf_cases:dataset", {"family": case["family"], "count": 12, "names": names})
+    data = ds_dip.DatasetReference("tests.hf_models:dataset", {"family": case["family"], "count": 12, "names": names})
     engine, *_ = ds_dip.initialize(model=module, config=document, training_data=data)
     loss, found = gradients(engine, case["mode"])
     ids = [int(sample.id) for part in engine.plan.batch.microbatches for sample in part.samples]

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from tests import hf_cases as cases
+from tests import hf_models as models
 from tests.distributed.ranks import run_ranks
 
 CASES: list[dict[str, Any]] = [
@@ -38,7 +38,7 @@ CASES: list[dict[str, Any]] = [
 #: Every family whole, in both data types.
 MORE = [
     {"name": f"{family}-{mode}", "family": family, "mode": mode}
-    for family in cases.FAMILIES
+    for family in models.FAMILIES
     for mode in ("fp32", "bf16")
 ]
 
@@ -47,7 +47,7 @@ def folders(path: Path, found: list[dict[str, Any]]) -> None:
     """Tiny models as transformers saves them, in several shards, and the list of cases."""
     for case in found:
         if not (path / case["family"]).exists():
-            model = cases.FAMILIES[case["family"]][0](**case.get("make", {}))
+            model = models.FAMILIES[case["family"]][0](**case.get("make", {}))
             model.save_pretrained(path / case["family"], max_shard_size="20KB")
     (path / "cases.json").write_text(json.dumps(found))
 
@@ -85,7 +85,7 @@ def same_folders(case: dict[str, Any], source: Path, saved: Path) -> None:
     assert before.keys() == after.keys()
     for name, tensor in before.items():
         assert torch.equal(tensor.to(after[name].dtype), after[name]), name
-    cls = type(cases.FAMILIES[case["family"]][0]())
+    cls = type(models.FAMILIES[case["family"]][0]())
     model = cls.from_pretrained(saved)
     again = cls.from_pretrained(source, dtype=model.dtype)
     for (name, own), other in zip(again.named_parameters(), model.parameters(), strict=True):
@@ -102,7 +102,7 @@ def same_folders(case: dict[str, Any], source: Path, saved: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 1, 3])
 def test_no_rank_holds_more_than_its_own_layers(rank: int, tmp_path: Path) -> None:
     sizes = {"vocab_size": 8000, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 16}
-    model = cases.llama(**sizes, num_attention_heads=12, num_key_value_heads=12)
+    model = models.llama(**sizes, num_attention_heads=12, num_key_value_heads=12)
     whole = sum(4 * parameter.numel() for parameter in model.parameters())
     model.save_pretrained(tmp_path, max_shard_size="50MB")
     ((found,),) = run_ranks("tests.distributed.hf_memory", 1, str(tmp_path), "4", str(rank))
