@@ -1,10 +1,10 @@
 """A cause for every bubble: each rank's gaps are cut where what it waits for changes.
 
-In this order a moment of a gap is due to: the rank's own work that was there (kept back by memory, or by the order);
-memory, where on the chain of what the next task waited for a later task could not run before; a message on its way;
-else the task of another rank that runs then, on that chain. Of the last kind, as many seconds as a rank has less to do than the busiest one are imbalance, from the end of the batch
-on and as far as it waits for ranks with more to do: no order removes them. What a blamed task takes beyond the mean of
-its stage is unevenness of microbatches. The rest is ramp-up, ramp-down, or waiting for a peer.
+In this order a moment of a gap is due to: later work that the rank could do then, kept back by memory or by the order
+(see ``ready``); a message on its way; else the task of another rank that runs then, on the chain of what the next task
+waited for. Of the last kind, as many seconds as a rank has less to do than the busiest one are imbalance, from the end
+of the batch on and as far as it waits for ranks with more to do: no order removes them. What a blamed task takes beyond
+the mean of its stage is unevenness of microbatches. The rest is ramp-up, ramp-down, or waiting for a peer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ds_dip.explaining.critical import critical_path
 from ds_dip.explaining.explanation import Bubble, Explanation
-from ds_dip.explaining.ready import ReadyWork
+from ds_dip.explaining.ready import Missed, missed_work
 from ds_dip.explaining.view import LATE, RUN, TRANSFER, Span, Times, View, view_of
 from ds_dip.scheduling.problem import Problem
 from ds_dip.scheduling.schedule import Schedule
@@ -40,8 +40,9 @@ def explain(
     """
     view = view_of(problem, schedule, times, measured=measured)
     busy, bubbles = [], list[Bubble]()
+    missed = missed_work(view) if ready_work else [[] for _ in range(problem.ranks)]
     for rank in range(problem.ranks):
-        found = list(_rank(view, rank, ready_work))
+        found = list(_rank(view, rank, missed[rank]))
         own = [wait for wait in waits if wait.rank == rank]
         bubbles += _refined(view, rank, [part for bubble in found for part in _cut(bubble, own)])
         busy.append(view.until - sum(bubble.seconds for bubble in found))
@@ -50,17 +51,17 @@ def explain(
     return Explanation(view.until, tuple(busy), path, ending, tuple(bubbles), measured, ready_work)
 
 
-def _rank(view: View, rank: int, ready_work: bool) -> Iterator[Bubble]:
+def _rank(view: View, rank: int, missed: Sequence[Missed]) -> Iterator[Bubble]:
     """A rank's bubbles; waiting is not looked at closely yet."""
-    free, ready = 0.0, ReadyWork(view, rank) if ready_work else None
+    free = 0.0
+    causes = [Bubble(rank, own.start, own.end, "order" if own.fits else "memory", own.task) for own in missed]
     order = view.orders[rank]
     for place, task in enumerate(order):
         start = float(view.start[task])
         if start > free:
-            missed = ready.missed(place, free, start) if ready is not None else []
             waiting = "peer" if place else "ramp-up"
-            causes = [Bubble(rank, own.start, own.end, "order" if own.fits else "memory", own.task) for own in missed]
-            yield from _filled(causes, _waits(view, rank, view.chain(task), waiting, task), free, start)
+            inside = [own for own in causes if free <= own.start < start]
+            yield from _filled(inside, _waits(view, rank, view.chain(task), waiting, task), free, start)
         free = max(free, float(view.end[task]))
     if view.until > free:
         ended = min(view.until, max((float(view.end[task] + view.arrays.tail[task]) for task in order), default=free))
@@ -86,9 +87,6 @@ def _waits(view: View, rank: int, chain: Iterable[Span], waiting: str, own: int)
     """The spans of a chain as bubbles of a rank that waits for what they are; backwards."""
     for span in chain:
         cause = waiting
-        if span.kept >= 0 and waiting != "ramp-down":
-            yield Bubble(rank, span.start, span.end, "memory", span.kept)
-            continue
         if span.kind == TRANSFER:
             cause = "transfer"
         elif span.kind == LATE and span.task == own:
@@ -131,7 +129,7 @@ def _cut(bubble: Bubble, waits: Sequence[Bubble]) -> Iterator[Bubble]:
 
 
 def _refined(view: View, rank: int, found: list[Bubble]) -> list[Bubble]:
-    """A rank's bubbles with their tasks by id, and waiting for what is due to imbalance or uneven microbatches cut out."""
+    """A rank's bubbles with their tasks by id; waiting due to imbalance or uneven microbatches is cut out."""
     work = view.work
     left, parts = float(work.max() - work[rank]), list[Bubble]()
     for bubble in reversed(found):

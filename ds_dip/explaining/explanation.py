@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: Every cause of a bubble, with what it means. A rank "has work" where the input of one of its tasks has arrived.
+#: Every cause of a bubble: what a rank does that has one.
 CAUSES: Mapping[str, str] = {
     "ramp-up": "before its first task, which waits for tasks of other ranks",
     "peer": "waits for a task of another rank",
     "transfer": "waits for a message that is on its way",
-    "memory": "has work that does not fit into memory yet, or waits for a rank that has",
-    "order": "has work that fits, which the schedule runs later",
+    "memory": "could do later work, if memory had not kept that or what it needs back",
+    "order": "could do later work that fits into memory",
     "imbalance": "waits for a rank that has more to do in all",
     "uneven": "waits for a task that is longer than the same stage of a mean microbatch",
     "ramp-down": "after its last task, while other ranks still work",
@@ -97,7 +97,9 @@ class Explanation:
     def totals(self) -> dict[str, float]:
         """Seconds by cause, of all ranks together."""
         every = self.sums()
-        return {cause: math.fsum(own.get(cause, 0.0) for own in every) for cause in CAUSES if any(cause in o for o in every)}
+        return {
+            cause: math.fsum(own.get(cause, 0.0) for own in every) for cause in CAUSES if any(cause in o for o in every)
+        }
 
     def idle(self, rank: int) -> float:
         """Seconds in which a rank runs no task."""

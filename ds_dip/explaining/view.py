@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -30,16 +31,12 @@ class Times(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A time on the chain of what a task waited for: ``task`` ran, its message was on its way, or it was late.
-
-    ``kept`` is the task later on the chain that could not run before what is earlier, for memory; -1 for none.
-    """
+    """A time on the chain of what a task waited for: ``task`` ran, its message was on its way, or it was late."""
 
     start: float
     end: float
     kind: str
     task: int
-    kept: int = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +63,7 @@ class View:
         """The task before each on its rank, -1 for the first, (n,)."""
         found = [-1] * self.arrays.n
         for order in self.orders:
-            for one, other in zip(order, order[1:], strict=False):
+            for one, other in pairwise(order):
                 found[other] = one
         return found
 
@@ -123,7 +120,7 @@ class View:
         return int(np.argmax(ends)) if self.arrays.n else -1
 
     def waited_for(self, task: int) -> tuple[int, bool]:
-        """What a task waited for last, -1 for nothing, and whether for its output: not for its end on one rank alone."""
+        """What a task waited for last, -1 for nothing, and whether for its output or for its end on the rank alone."""
         source, delay = self.last_input[task]
         ahead = self.before[task]
         if source < 0 or (ahead >= 0 and self.end[ahead] > self.end[source] + delay + self.same):
@@ -143,11 +140,11 @@ class View:
 
         A span of kind ``LATE`` has the task that could have started then, one of a transfer the task that sends.
         """
-        until, kept = float(self.start[task]), -1
+        until = float(self.start[task])
         while until > 0:
             source, output = self.waited_for(task)
             if source < 0:
-                yield Span(0.0, until, LATE, task, kept)
+                yield Span(0.0, until, LATE, task)
                 return
             ended = min(float(self.end[source]), until)
             crosses = output and self.arrays.rank[source] != self.arrays.rank[task]
@@ -155,18 +152,16 @@ class View:
             if not (self.measured and crosses):
                 arrived = min(until, ended + (self.last_input[task][1] if output else 0.0))
                 if until - arrived > self.same:
-                    yield Span(arrived, until, LATE, task, kept)
+                    yield Span(arrived, until, LATE, task)
                 else:
                     arrived = until
             if arrived - ended > self.same:
-                yield Span(ended, arrived, TRANSFER, source, kept)
+                yield Span(ended, arrived, TRANSFER, source)
             else:
                 ended = arrived
             begun = min(float(self.start[source]), ended)
-            if not output and self.needs_memory_of(task, source):
-                kept = task
             if ended > begun:
-                yield Span(begun, ended, RUN, source, kept)
+                yield Span(begun, ended, RUN, source)
             task, until = source, begun
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
-from ds_dip.explaining.explanation import CAUSES, Bubble, Explanation
+from ds_dip.explaining.explanation import CAUSES, Bubble, Explanation, Link
 from ds_dip.scheduling.problem import Problem, Task
 
 #: What is drawn where a rank runs no task.
@@ -134,11 +134,11 @@ def name_of(task: Task) -> str:
 
 
 def path_lines(problem: Problem, found: Explanation, most: int = 40) -> list[str]:
-    """The critical path by name, runs of one rank, kind and module in a line; the middle is left out beyond ``most``."""
+    """The critical path by name, runs of one rank, kind and module in a line, without its middle beyond ``most``."""
     tasks = {task.id: task for task in problem.tasks}
 
-    def key(link: object) -> tuple[object, ...]:
-        task = tasks[link.task]  # type: ignore[attr-defined]
+    def key(link: Link) -> tuple[int, str, str]:
+        task = tasks[link.task]
         return task.rank, task.kind, task.module
 
     lines = []
@@ -150,7 +150,7 @@ def path_lines(problem: Problem, found: Explanation, most: int = 40) -> list[str
         why = f"after {seconds_of(after.transfer)} of message" if after.reason == "transfer" else f"by {after.reason}"
         lines.append(
             f"{seconds_of(after.start):>9} to {seconds_of(links[-1].end):>9}  rank {rank}: {len(links)} x {module} "
-            f"{_KINDS[str(kind)]} of microbatch {which} ({why})"
+            f"{_KINDS[kind]} of microbatch {which} ({why})"
         )
     if len(lines) > most:
         half = most // 2
@@ -158,7 +158,9 @@ def path_lines(problem: Problem, found: Explanation, most: int = 40) -> list[str
     return lines
 
 
-def drawing(problem: Problem, found: Explanation, spans: Mapping[int, tuple[float, float]], width: int = WIDTH) -> list[str]:
+def drawing(
+    problem: Problem, found: Explanation, spans: Mapping[int, tuple[float, float]], width: int = WIDTH
+) -> list[str]:
     """A line a rank: f, b and w for tasks by kind, capitals on the critical path, and ``MARKS`` for bubbles.
 
     ``spans`` are start and end of every task. A column shows what fills most of its time.
