@@ -253,8 +253,8 @@ def test_times_that_were_waited_for_something_known_are_cut_out() -> None:
         {task: own + 2.0 for task, own in times.end.items()},
         times.makespan + 3.0,
     )
-    waits = [Bubble(rank, 0.0, 1.5, "planner") for rank in range(2)] + [Bubble(0, 1.5, 1.75, "data")]
-    found = explain(problem, schedule, later, measured=True, waits=waits)
+    waits = [Bubble(rank, 0.0, 1.5, "planner") for rank in range(2)] + [Bubble(1, 1.5, 1.75, "data")]
+    found = explain(problem, schedule, later, measured=True, waits=waits, loading=(0.25, 0.0))
     assert [sums["planner"] for sums in found.sums()] == [1.5, 1.5]
     assert found.sums()[0]["data"] == 0.25
     assert found.sums()[0]["late"] == 0.25

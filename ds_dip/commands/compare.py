@@ -90,7 +90,7 @@ def _show(document: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     from ds_dip.explaining.schedules import SCHEDULES
-    from ds_dip.explaining.words import seconds_of
+    from ds_dip.explaining.words import bytes_of, seconds_of
 
     title = (
         f"{document['model']} on {document['ranks']} ranks, {document['batches']} batches of {document['samples']} "
@@ -109,7 +109,7 @@ def _show(document: Mapping[str, Any]) -> None:
             seconds_of(row["lower_bound_s"]["median"]),
             f"{row['gap']:.1%}",
             f"{bubble['median']:.1%} ({bubble['least']:.1%} to {bubble['most']:.1%})",
-            f"{row['activation_bytes'] / 1e9:.3g} GB",
+            bytes_of(row["activation_bytes"]),
             row["detail"],
         )
     console = Console(highlight=False)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: What can be changed, of a problem and of a model's setup.
 _OF_PROBLEMS = ("memory", "links", "balance", "microbatch")
-_OF_SETUPS = ("laps", "sub-microbatch", "microbatch", "memory", "links")
+_OF_SETUPS = ("laps", "sub-microbatch", "microbatch", "memory", "links", "balance")
 
 
 @click.command("explain")
@@ -61,7 +61,7 @@ def command(source: Path | None, problem: Path | None, step: int | None, planned
         raise click.UsageError(f"--what-if {min(unfit)}: here it is {', '.join(allowed)} or all")
     effort = Effort(given["evaluations"], given["budget"], given["seeds"])
     names = allowed if "all" in changes else tuple(dict.fromkeys(changes))
-    outcomes = []
+    outcomes: list[Outcome] = []
     if source is None:
         found, outcomes = _setup(given, names, effort)
     elif problem is not None:

@@ -31,12 +31,15 @@ def explain(
     measured: bool = False,
     ready_work: bool = True,
     waits: Sequence[Bubble] = (),
+    loading: Sequence[float] = (),
 ) -> Explanation:
     """Why a schedule takes as long as it does: by its earliest times, or those of a plan, or ``measured`` ones.
 
-    ``waits`` are times that a rank is known to have waited, for its plan or for samples: where it ran nothing they are
-    bubbles of theirs. Not every problem tells what ``ready_work`` there is: one that was made from a timeline has no
-    edges within a rank. Raises ScheduleError as ``retime`` does, or where a task has no times.
+    ``waits`` are times that a rank is known to have waited, as for its plan: where it ran nothing they are bubbles of
+    theirs. ``loading`` are seconds that each rank waited for samples between its tasks, nobody knows when: its
+    lateness, from the beginning on, is due to them. Not every problem tells what ``ready_work`` there is: one that was
+    made from a timeline has no edges within a rank. Raises ScheduleError as ``retime`` does, or where a task has no
+    times.
     """
     view = view_of(problem, schedule, times, measured=measured)
     busy, bubbles = [], list[Bubble]()
@@ -44,7 +47,8 @@ def explain(
     for rank in range(problem.ranks):
         found = list(_rank(view, rank, missed[rank]))
         own = [wait for wait in waits if wait.rank == rank]
-        bubbles += _refined(view, rank, [part for bubble in found for part in _cut(bubble, own)])
+        cut = [part for bubble in found for part in _cut(bubble, own)]
+        bubbles += _refined(view, rank, list(_loaded(cut, loading[rank] if loading else 0.0)))
         busy.append(view.until - sum(bubble.seconds for bubble in found))
     path = critical_path(view)
     ending = view.until - path[-1].end if path else view.until
@@ -126,6 +130,19 @@ def _cut(bubble: Bubble, waits: Sequence[Bubble]) -> Iterator[Bubble]:
         at = ended
     if bubble.end > at:
         yield replace(bubble, start=at)
+
+
+def _loaded(found: Sequence[Bubble], seconds: float) -> Iterator[Bubble]:
+    """A rank's bubbles; the first ``seconds`` in which it was late waited for data."""
+    for bubble in found:
+        until = min(bubble.end, bubble.start + seconds)
+        if bubble.cause != "late" or until <= bubble.start:
+            yield bubble
+            continue
+        seconds -= until - bubble.start
+        yield replace(bubble, end=until, cause="data")
+        if bubble.end > until:
+            yield replace(bubble, start=until)
 
 
 def _refined(view: View, rank: int, found: list[Bubble]) -> list[Bubble]:

@@ -140,7 +140,7 @@ class _Filling:
         else:
             return None
         fits = not self._spoilt[task] and self._fits(rank, place, own, task)
-        until = min(end, at + self._left[task])
+        until = min(end, at + float(self._left[task]))
         if until > at:
             self._missed[rank].append(Missed(at, until, task, fits))
         self._left[task] -= until - at

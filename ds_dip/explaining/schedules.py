@@ -188,6 +188,5 @@ def compared(setting: Setting, names: tuple[str, ...], progress: Callable[[str],
                     best = own
         except (PartitionError, BaselineError) as error:
             best = best or Trial(name, "", reason=str(error))
-        if best is not None:
-            found.append(best)
+        found.append(best or Trial(name, "", reason="memory is not limited, so no stage computes anything again"))
     return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ds_dip.costs.model import CostModel
 from ds_dip.explaining.trial import Order, Way, tried
-from ds_dip.explaining.what_if import Effort, Outcome
+from ds_dip.explaining.what_if import MICROBATCHES, RANKS, Effort, Outcome, balance
 from ds_dip.models.partition import Partition, PartitionError
 from ds_dip.models.spec import Sizes
 from ds_dip.partition.chunks import PLACEMENTS, chunk_ranks, make_partition
@@ -23,13 +23,17 @@ from ds_dip.scheduling import InfeasibleError, Problem, Schedule, solve
 
 @dataclass(frozen=True)
 class Setup:
-    """Batches with their costs, and how they are run; ``strategies`` are the memory strategies that stages have."""
+    """Batches with their costs, and how they are run; ``strategies`` are the memory strategies that stages have.
+
+    Every batch's problem is changed as ``change`` says, a name of ``what_if.balance``'s.
+    """
 
     workload: Workload
     costs: CostModel
     partition: Partition
     memory: Memory
     strategies: tuple[str, ...]
+    change: str = ""
 
 
 class FasterLinks:
@@ -87,7 +91,7 @@ def _outcome(scorer: Scorer, name: str, what: str, setup: Setup, effort: Effort)
     )
     makespans, bounds = [], 0.0
     for seed in range(effort.seeds):
-        trial = tried(own, Way(name, what, setup.partition, _search(effort, seed), setup.strategies))
+        trial = tried(own, Way(name, what, setup.partition, _search(effort, seed, setup.change), setup.strategies))
         if trial.reason:
             return Outcome(name, what, (), 0.0, trial.reason)
         makespans.append(trial.mean)
@@ -95,8 +99,10 @@ def _outcome(scorer: Scorer, name: str, what: str, setup: Setup, effort: Effort)
     return Outcome(name, what, tuple(makespans), bounds)
 
 
-def _search(effort: Effort, seed: int) -> Order:
+def _search(effort: Effort, seed: int, change: str) -> Order:
     def order(problem: Problem, *_: object) -> tuple[Problem, Schedule]:
+        if change:
+            problem = next((own.problem for own in balance(problem) if own.name == change), problem)
         found = solve(problem, evaluations=effort.evaluations, budget=effort.budget, seed=seed)
         if found.schedule is None:
             raise InfeasibleError(str(found.reason), found.sufficient_capacity or ())
@@ -208,6 +214,14 @@ def _links(_: Scorer, setup: Setup) -> _Changed:
     yield "no transfers", "messages that take no time", replace(setup, costs=FasterLinks(setup.costs, 0.0))
 
 
+def _balance(_: Scorer, setup: Setup) -> _Changed:
+    for name, what in (
+        (RANKS, "all ranks have as much to do, by one factor for the stages of each"),
+        (MICROBATCHES, "every stage takes as long as it does in its batch's mean microbatch"),
+    ):
+        yield name, what, replace(setup, change=name)
+
+
 #: What can be changed, and how: nothing where it does not apply.
 CHANGES: Mapping[str, Callable[[Scorer, Setup], _Changed]] = {
     "laps": _laps,
@@ -215,4 +229,5 @@ CHANGES: Mapping[str, Callable[[Scorer, Setup], _Changed]] = {
     "microbatch": _microbatches,
     "memory": _memory,
     "links": _links,
+    "balance": _balance,
 }

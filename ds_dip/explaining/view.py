@@ -100,7 +100,8 @@ class View:
     @cached_property
     def work(self) -> Floats:
         """Seconds of tasks of every rank, (ranks,)."""
-        return np.bincount(self.arrays.rank, self.end - self.start, minlength=self.arrays.ranks)
+        found = np.bincount(self.arrays.rank, self.end - self.start, minlength=self.arrays.ranks)
+        return np.asarray(found, dtype=np.float64)
 
     @cached_property
     def means(self) -> Floats:

@@ -17,6 +17,9 @@ from ds_dip.scheduling.arrays import arrays_of
 from ds_dip.scheduling.problem import Task
 from ds_dip.scheduling.static import stages
 
+#: Names of the changes of ``balance``.
+RANKS, MICROBATCHES = "balanced ranks", "even microbatches"
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -120,13 +123,14 @@ def _links(problem: Problem) -> Iterator[Change]:
         yield Change(name, what, replace(problem, edges=edges))
 
 
-def _balance(problem: Problem) -> Iterator[Change]:
+def balance(problem: Problem) -> Iterator[Change]:
+    """All ranks with as much to do, and all microbatches alike; the whole of the work stays as it is."""
     arrays = arrays_of(problem)
     work = np.bincount(arrays.rank, arrays.duration, minlength=arrays.ranks)
     if work.min() > 0 and work.max() > work.min() * (1 + 1e-9):
         factor = work.mean() / work
         yield Change(
-            "balanced ranks",
+            RANKS,
             "stages of a rank longer or shorter by one factor, so that all ranks have as much to do",
             _scaled(problem, {task.id: float(factor[task.rank]) for task in problem.tasks}),
         )
@@ -135,7 +139,7 @@ def _balance(problem: Problem) -> Iterator[Change]:
     factors = np.divide(mean[stage], arrays.duration, out=np.ones(arrays.n), where=arrays.duration > 0)
     if np.abs(factors - 1).max(initial=0.0) > 1e-9:
         yield Change(
-            "even microbatches",
+            MICROBATCHES,
             "every stage takes as long as it does in the mean microbatch",
             _scaled(problem, dict(zip(arrays.id.tolist(), factors.tolist(), strict=True))),
         )
@@ -189,8 +193,13 @@ def _smaller(task: Task, factor: float) -> Task:
 
 
 def _smaller_choice(choice: Choice, factor: float) -> Choice:
-    values = {name: getattr(choice, name) for name in Choice.__slots__}
-    return Choice(**{name: None if value is None else factor * value for name, value in values.items()})
+    return Choice(
+        factor * choice.forward_duration,
+        factor * choice.backward_duration,
+        factor * choice.memory,
+        factor * choice.backward_acquire,
+        None if choice.weight_duration is None else factor * choice.weight_duration,
+    )
 
 
 def _scaled(problem: Problem, factor: Mapping[int, float]) -> Problem:
@@ -222,6 +231,6 @@ def _scaled(problem: Problem, factor: Mapping[int, float]) -> Problem:
 CHANGES: Mapping[str, Callable[[Problem], Iterator[Change]]] = {
     "memory": _memory,
     "links": _links,
-    "balance": _balance,
+    "balance": balance,
     "microbatch": _microbatch,
 }

@@ -49,6 +49,14 @@ def seconds_of(value: float) -> str:
     return f"{1e3 * value:.3g} ms" if abs(value) >= 0.9995e-4 else f"{1e6 * value:.3g} us"
 
 
+def bytes_of(value: float) -> str:
+    """Bytes as people read them."""
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g} B"
+
+
 def sentences(problem: Problem, found: Explanation, bound: float | None = None) -> list[str]:
     """What there is to know first: makespan, critical path, causes, and what is blamed most."""
     return [_whole(found, bound), _path(problem, found), *_causes(found), *_blamed(problem, found)]

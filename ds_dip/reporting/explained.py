@@ -71,10 +71,11 @@ def explained_timeline(
     start = {number[own.stage]: own.start_s - shift for own in track.stages}
     end = {number[own.stage]: own.end_s - shift for own in track.stages}
     until = max(end.values(), default=0.0)
-    waits = []
+    waits, loading = list[Bubble](), tuple[float, ...]()
     if measured is not None:
         until = max(until, timeline.iteration_s or 0.0)
         waits = [Bubble(rank, 0.0, timeline.waited_s or 0.0, "planner") for rank in range(timeline.ranks)]
+        loading = timeline.loading_s or ()
     found = explain(
         problem,
         schedule,
@@ -82,6 +83,7 @@ def explained_timeline(
         measured=measured is not None,
         ready_work=ready_work,
         waits=[own for own in waits if own.seconds > 0],
+        loading=loading,
     )
     return ExplainedStep(timeline, problem, schedule, found, {task: (start[task], end[task]) for task in start})
 

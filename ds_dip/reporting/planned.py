@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ds_dip.reporting.timeline import CLOCK, MemorySample, StageInterval, StepTimeline, Track, TransferInterval
+from ds_dip.reporting.timeline import MemorySample, StageInterval, StepTimeline, Track, TransferInterval
 from ds_dip.scheduling.arrays import arrays_of
 from ds_dip.scheduling.plan import Plan
 from ds_dip.scheduling.problem import Problem, ScheduleError, Task
@@ -55,7 +55,7 @@ def plan_timeline(problem: Problem, plan: Plan) -> StepTimeline:
             memory.append(MemorySample(rank, end[int(arrays.id[task])], max(0.0, held)))
     merged = [one for one, other in pairwise(memory) if (one.rank, one.at_s) != (other.rank, other.at_s)]
     track = Track(stages, tuple(transfers), (*merged, *memory[-1:]))
-    return StepTimeline(0, problem.ranks, "planned", "", plan.status, track, clock=CLOCK)
+    return StepTimeline(0, problem.ranks, "planned", "", plan.status, track)
 
 
 def identity(task: Task) -> tuple[str, str, int, int, int]:
