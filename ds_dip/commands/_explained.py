@@ -41,7 +41,7 @@ def show_explanation(
     for line in (*drawing(problem, explanation, spans), "", *sentences(problem, explanation, bound)):
         click.echo(line)
     click.echo("")
-    _console().print(_causes(explanation))
+    _console(40).print(_causes(explanation))
     if not explanation.ready_work:
         click.echo(
             "what work was ready is not known of a timeline alone, so waiting for memory is not told apart: record the "
