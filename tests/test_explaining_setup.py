@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ds_dip.costs.roofline import Roofline
+from ds_dip.costs.weights import WeightShares
+from ds_dip.explaining.schedules import Setting, compared
 from ds_dip.explaining.setup_what_if import CHANGES, FasterLinks, Setup, setup_what_if
 from ds_dip.explaining.trial import Way, describe, problem_of, tried
 from ds_dip.explaining.what_if import Effort
@@ -100,3 +102,13 @@ def test_a_trial_tells_of_every_batch() -> None:
     assert found.bubbles == pytest.approx(
         [1 - work / (2 * took) for work, took in zip(worked, found.makespans, strict=True)]
     )
+
+
+def test_a_schedule_without_a_way_says_why() -> None:
+    # Two modules in one lap of one rank are two chunks, and interleaving wants as many ranks as modules at least.
+    scorer = Scorer(QUICKSTART, digits(1), COSTS, schedule)
+    setting = Setting(scorer, make_partition(QUICKSTART, 1), WeightShares(QUICKSTART, PROCESSOR), most_laps=1)
+    found = compared(setting, ("interleaved", "dip-memory", "1f1b"))
+    assert found[0].reason == "2 modules need as many chunks, and 1 ranks x 1 are 1"
+    assert "memory is not limited" in found[1].reason
+    assert not found[2].reason
