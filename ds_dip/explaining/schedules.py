@@ -141,7 +141,7 @@ def _dip(name: str, *, search: bool, memory: bool) -> Callable[[Setting], Iterat
             return problem, _searched(setting, problem) if search else interleave(problem)
 
         if memory and setting.strategies == KEEP:
-            raise BaselineError("memory is not limited, so no stage computes anything again")
+            raise BaselineError("memory is not limited, or no strategies are given: no stage computes anything again")
         own = setting.partition
         yield Way(name, describe(own), own, order, setting.strategies if memory else KEEP)
 
