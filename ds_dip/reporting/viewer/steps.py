@@ -1,0 +1,179 @@
+"""The views of a run's steps, planned and measured, and the figures of more of them than fit into a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ds_dip.files import FileError, read_json
+from ds_dip.programs.program import Stage
+from ds_dip.reporting.summary import FORMAT as SUMMARY
+from ds_dip.reporting.timeline import StepTimeline, Track, timeline_of, timelines
+from ds_dip.reporting.viewer.document import (
+    Arrow,
+    Bar,
+    Course,
+    Interval,
+    Report,
+    StepFigures,
+    View,
+    bubble,
+    course,
+    step_name,
+)
+from ds_dip.reporting.viewer.quantities import difference, seconds, share, size
+
+#: Stages of all steps in one file: about 60 bytes each, and an open page holds them all.
+MOST_STAGES = 400_000
+#: Batches of which a run's report shows the figures.
+MOST_FIGURES = 200
+
+
+def report_of_run(run: str | Path, *, step: int | None = None, steps: int = 12) -> Report:
+    """The last ``steps`` steps of a run's folder, or those up to ``step``, which is then the one that is opened.
+
+    Raises FileError where the folder has no timelines, or none of that step.
+    """
+    found = list(timelines(run))
+    if step is not None and step not in found:
+        raise FileError(f"{run}: has no timeline of step {step}, only of {listed(found)}; name one of those")
+    until = found if step is None else [own for own in found if own <= step]
+    views, figures, stages = list[View](), list[StepFigures](), 0
+    for own in reversed(until[-MOST_FIGURES:]):
+        timeline = timeline_of(run, own)
+        figures.append(_figures(timeline))
+        stages += len(timeline.planned.stages)
+        if len(views) < steps and (not views or stages <= MOST_STAGES):
+            views.append(view_of_step(timeline))
+    views.reverse()
+    figures.reverse()
+    notes = []
+    if len(views) < len(found):
+        why = "" if len(views) == min(steps, len(until)) else f"; more than {MOST_STAGES:,} stages go into no file"
+        notes.append(f"{len(views)} of the {len(found)} steps with a timeline are in this file{why}.")
+    name = Path(run).resolve().name
+    return Report(f"Run {name}", tuple(views), len(views) - 1, False, tuple(_run_facts(run)), tuple(figures), tuple(notes))
+
+
+def view_of_step(timeline: StepTimeline) -> View:
+    """One step: its stages, when each was planned and when it ran."""
+    tracks = {"planned": timeline.planned}
+    if timeline.measured is not None:
+        tracks["measured"] = timeline.measured
+    bars: dict[Stage, Bar] = {}
+    for track in tracks.values():
+        for own in track.stages:
+            bars.setdefault(
+                own.stage,
+                Bar(own.rank, own.kind, own.module, own.chunk, own.microbatch, own.sub, tokens=own.tokens),
+            )
+    index = {stage: place for place, stage in enumerate(bars)}
+    rows = tuple(bars.values())
+    courses = tuple(_course(name, track, rows, index) for name, track in tracks.items())
+    memory: list[list[Interval]] = [[] for _ in range(timeline.ranks)]
+    for sample in timeline.planned.memory:
+        memory[sample.rank].append((sample.at_s, sample.bytes))
+    return View(
+        name=step_name(timeline.step),
+        ranks=timeline.ranks,
+        facts=tuple(_facts(timeline)),
+        bars=rows,
+        courses=courses,
+        arrows=tuple(
+            Arrow(index[Stage(*own.source)], index[Stage(*own.target)], own.bytes)
+            for own in timeline.planned.transfers
+            if Stage(*own.source) in index and Stage(*own.target) in index
+        ),
+        memory=tuple(map(tuple, memory)) if timeline.planned.memory else (),
+        note=f"Clock: {timeline.clock}.",
+    )
+
+
+def _course(name: str, track: Track, bars: Sequence[Bar], index: dict[Stage, int]) -> Course:
+    times: list[Interval | None] = [None] * len(bars)
+    for own in track.stages:
+        times[index[own.stage]] = own.start_s, own.end_s
+    needs = []
+    for transfer in track.transfers:
+        source, target = (index.get(Stage(*end)) for end in (transfer.source, transfer.target))
+        if source is None or target is None or (begins := times[target]) is None:
+            continue
+        # A measured transfer ends by definition when its target starts: it tells no delay of its own.
+        delay = transfer.end_s - transfer.start_s if name == "planned" else 0.0
+        needs.append((source, target, min(delay, max(0.0, begins[0] - transfer.start_s))))
+    return course(name, bars, times, needs)
+
+
+def _length(track: Track | None) -> float | None:
+    if track is None or not track.stages:
+        return None
+    return max(own.end_s for own in track.stages) - min(own.start_s for own in track.stages)
+
+
+def _idle(timeline: StepTimeline, track: Track) -> float:
+    return bubble(timeline.ranks, (), [(own.start_s, own.end_s) for own in track.stages])
+
+
+def _figures(timeline: StepTimeline) -> StepFigures:
+    return StepFigures(
+        step=timeline.step,
+        kind=timeline.kind,
+        reason=timeline.reason,
+        planned=_length(timeline.planned) or 0.0,
+        measured=_length(timeline.measured),
+        planned_iteration=timeline.planned_iteration_s,
+        iteration=timeline.iteration_s,
+        bubble=_idle(timeline, timeline.measured or timeline.planned),
+    )
+
+
+def _facts(timeline: StepTimeline) -> Iterator[tuple[str, str]]:
+    figures = _figures(timeline)
+    yield "kind", timeline.kind + (f" ({timeline.reason})" if timeline.reason else "")
+    yield "schedule", timeline.schedule
+    yield "stages, planned", seconds(figures.planned)
+    if figures.measured is not None and timeline.measured is not None:
+        yield "stages, measured", f"{seconds(figures.measured)} ({difference(figures.measured, figures.planned)})"
+    if figures.iteration is not None:
+        planned = figures.planned_iteration
+        yield "iteration", seconds(figures.iteration) + ("" if planned is None else f" (planned {seconds(planned)})")
+    if timeline.waited_s is not None:
+        yield "waited for the plan", seconds(timeline.waited_s)
+    yield "bubble, planned", share(_idle(timeline, timeline.planned))
+    if timeline.measured is not None:
+        yield "bubble, measured", share(_idle(timeline, timeline.measured))
+    stages = timeline.planned.stages
+    yield "size", size(timeline.ranks, len({own.microbatch for own in stages}), len(stages))
+
+
+def _run_facts(run: str | Path) -> Iterator[tuple[str, str]]:
+    """What a run's summary says, where it has one."""
+    path = Path(run, "summary.json")
+    if not path.exists():
+        return
+    summary = read_json(path, SUMMARY)
+
+    def number(name: str) -> float | None:
+        value: Any = summary.get(name)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    for label, name, shown in (
+        ("steps", "steps", lambda value: f"{value:.0f}"),
+        ("iteration, predicted (median)", "predicted_iteration_s", seconds),
+        ("iteration, measured (median)", "measured_iteration_s", seconds),
+        ("prediction error (median)", "prediction_error", share),
+        ("bubble (median)", "bubble", share),
+        ("waited for plans", "stall", share),
+        ("planner restarts", "planner_restarts", lambda value: f"{value:.0f}"),
+    ):
+        if (value := number(name)) is not None:
+            yield label, shown(value)
+    if isinstance(fallbacks := summary.get("fallbacks"), dict):
+        causes = ", ".join(f"{cause} {count}" for cause, count in fallbacks.items())
+        yield "fallbacks", causes or "none"
+
+
+def listed(steps: Sequence[int]) -> str:
+    """Steps in words, short."""
+    return ", ".join(map(str, steps)) if len(steps) <= 8 else f"{steps[0]} to {steps[-1]} ({len(steps)} of them)"
