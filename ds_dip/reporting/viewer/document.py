@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from ds_dip.files import FileError
@@ -122,13 +123,17 @@ def course(
     bars: Sequence[Bar],
     times: Sequence[Interval | None],
     needs: Iterable[tuple[int, int, float]],
+    order: Sequence[int] = (),
 ) -> Course:
-    """A course with what let each stage start; ``needs`` are (source, target, delay) between stages."""
+    """A course with what let each stage start; ``needs`` are (source, target, delay) between stages.
+
+    ``order`` are stages in running order: it tells apart those of a rank that take no time at one moment.
+    """
     length = max((time[1] for time in times if time is not None), default=0.0)
     incoming: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for source, target, delay in needs:
         incoming[target].append((source, delay))
-    previous = _previous(bars, times)
+    previous = _previous(bars, times, order)
     before, delays = [], []
     for stage in range(len(bars)):
         last, after, ready = -1, 0.0, -math.inf
@@ -144,28 +149,29 @@ def course(
     return Course(name, tuple(times), tuple(before), tuple(delays))
 
 
-def _previous(bars: Sequence[Bar], times: Sequence[Interval | None]) -> list[int]:
+def _previous(bars: Sequence[Bar], times: Sequence[Interval | None], order: Sequence[int]) -> list[int]:
     """For each stage the one that ran before it on its rank; -1 for none."""
     previous = [-1] * len(bars)
-    ranks: dict[int, list[tuple[Interval, int]]] = defaultdict(list)
+    place = {stage: number for number, stage in enumerate(order)}
+    ranks: dict[int, list[tuple[Interval, int, int]]] = defaultdict(list)
     for stage, (bar, time) in enumerate(zip(bars, times, strict=True)):
         if time is not None:
-            ranks[bar.rank].append((time, stage))
+            ranks[bar.rank].append((time, place.get(stage, -1), stage))
     for row in ranks.values():
         row.sort()
-        for (_, ahead), (_, stage) in zip(row, row[1:], strict=False):
+        for (*_, ahead), (*_, stage) in pairwise(row):
             previous[stage] = ahead
     return previous
 
 
-def bubble(view_ranks: int, bars: Sequence[Bar], times: Sequence[Interval | None]) -> float:
+def bubble(ranks: int, times: Sequence[Interval | None]) -> float:
     """The idle share of all ranks between the first stage's start and the last one's end."""
     ran = [time for time in times if time is not None]
     if not ran:
         return 0.0
     length = max(end for _, end in ran) - min(start for start, _ in ran)
     busy = sum(end - start for start, end in ran)
-    return 0.0 if length <= 0 else max(0.0, 1.0 - busy / (length * view_ranks))
+    return 0.0 if length <= 0 else max(0.0, 1.0 - busy / (length * ranks))
 
 
 def explained(view: View, document: Mapping[str, Any], track: str = "planned") -> View:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ds_dip.files import FileError
 from ds_dip.reporting.viewer.document import Arrow, Bar, Interval, View, bubble, course
 from ds_dip.reporting.viewer.quantities import seconds, share, size
@@ -30,13 +28,14 @@ def view_of_plan(problem: Problem, plan: Plan, *, name: str = "plan", unitless: 
     )
     times = tuple(at[task.id] for task in problem.tasks)
     index = {task.id: stage for stage, task in enumerate(problem.tasks)}
+    order = [index[task] for rank in plan.order for task in rank if task in index]
     needs = [(index[before], index[after], delay) for before, after, delay in problem.edges]
     return View(
         name=name,
         ranks=problem.ranks,
-        facts=_facts(problem, plan, bubble(problem.ranks, bars, times), unitless),
+        facts=_facts(problem, plan, bubble(problem.ranks, times), unitless),
         bars=bars,
-        courses=(course("planned", bars, times, needs),),
+        courses=(course("planned", bars, times, needs, order),),
         arrows=tuple(Arrow(a, b) for a, b, _ in needs if bars[a].rank != bars[b].rank),
         memory=_memory(arrays_of(problem).with_choices(plan.choices), at),
         capacity=problem.memory_capacity,
@@ -60,7 +59,7 @@ def _memory(arrays: Arrays, at: dict[int, Interval]) -> tuple[tuple[Interval, ..
     """Per rank, what is held from each moment on; at equal times what is given back goes first (docs of problems)."""
     if not arrays.acquire.any():
         return ()
-    changes: Sequence[list[tuple[float, bool, float]]] = [[] for _ in range(arrays.ranks)]
+    changes: list[list[tuple[float, bool, float]]] = [[] for _ in range(arrays.ranks)]
     columns = (arrays.id.tolist(), arrays.rank.tolist(), arrays.acquire.tolist(), arrays.release.tolist())
     for task, rank, acquire, release in zip(*columns, strict=True):
         start, end = at[task]

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ds_dip.files import FileError, read_json
+from ds_dip.planner.recording import SUFFIX as RECORDED
+from ds_dip.planner.recording import Recording
 from ds_dip.programs.program import Stage
 from ds_dip.reporting.summary import FORMAT as SUMMARY
-from ds_dip.reporting.timeline import StepTimeline, Track, timeline_of, timelines
+from ds_dip.reporting.timeline import StepTimeline, Track, read_timeline, timeline_of, timelines
 from ds_dip.reporting.viewer.document import (
     Arrow,
     Bar,
@@ -35,25 +37,38 @@ def report_of_run(run: str | Path, *, step: int | None = None, steps: int = 12) 
 
     Raises FileError where the folder has no timelines, or none of that step.
     """
-    found = list(timelines(run))
+    found = timelines(run)
     if step is not None and step not in found:
-        raise FileError(f"{run}: has no timeline of step {step}, only of {listed(found)}; name one of those")
-    until = found if step is None else [own for own in found if own <= step]
-    views, figures, stages = list[View](), list[StepFigures](), 0
-    for own in reversed(until[-MOST_FIGURES:]):
+        raise FileError(f"{run}: has no timeline of step {step}, only of {listed(list(found))}; name one of those")
+    until = [own for own in found if step is None or own <= step]
+    views, figures, stages, full = list[View](), list[StepFigures](), 0, False
+    for own in reversed(until[-max(MOST_FIGURES, steps) :]):
+        full = full or len(views) == steps
+        if full:
+            figures.append(_figures_of(run, own, found[own]))
+            continue
         timeline = timeline_of(run, own)
         figures.append(_figures(timeline))
         stages += len(timeline.planned.stages)
-        if len(views) < steps and (not views or stages <= MOST_STAGES):
+        # The opened step is shown however large it is.
+        if views and stages > MOST_STAGES:
+            full = True
+        else:
             views.append(view_of_step(timeline))
     views.reverse()
     figures.reverse()
     notes = []
     if len(views) < len(found):
-        why = "" if len(views) == min(steps, len(until)) else f"; more than {MOST_STAGES:,} stages go into no file"
-        notes.append(f"{len(views)} of the {len(found)} steps with a timeline are in this file{why}.")
-    name = Path(run).resolve().name
-    return Report(f"Run {name}", tuple(views), len(views) - 1, False, tuple(_run_facts(run)), tuple(figures), tuple(notes))
+        large = f"; more than {MOST_STAGES:,} stages go into no file" if stages > MOST_STAGES else ""
+        notes.append(f"{len(views)} of the run's {len(found)} timelines are in this file{large}.")
+    return Report(
+        title=f"Run {Path(run).resolve().name}",
+        views=tuple(views),
+        opened=len(views) - 1,
+        facts=tuple(_run_facts(run)),
+        steps=tuple(figures),
+        notes=tuple(notes),
+    )
 
 
 def view_of_step(timeline: StepTimeline) -> View:
@@ -102,7 +117,7 @@ def _course(name: str, track: Track, bars: Sequence[Bar], index: dict[Stage, int
         # A measured transfer ends by definition when its target starts: it tells no delay of its own.
         delay = transfer.end_s - transfer.start_s if name == "planned" else 0.0
         needs.append((source, target, min(delay, max(0.0, begins[0] - transfer.start_s))))
-    return course(name, bars, times, needs)
+    return course(name, bars, times, needs, [index[own.stage] for own in track.stages])
 
 
 def _length(track: Track | None) -> float | None:
@@ -112,7 +127,7 @@ def _length(track: Track | None) -> float | None:
 
 
 def _idle(timeline: StepTimeline, track: Track) -> float:
-    return bubble(timeline.ranks, (), [(own.start_s, own.end_s) for own in track.stages])
+    return bubble(timeline.ranks, [(own.start_s, own.end_s) for own in track.stages])
 
 
 def _figures(timeline: StepTimeline) -> StepFigures:
@@ -125,6 +140,25 @@ def _figures(timeline: StepTimeline) -> StepFigures:
         planned_iteration=timeline.planned_iteration_s,
         iteration=timeline.iteration_s,
         bubble=_idle(timeline, timeline.measured or timeline.planned),
+    )
+
+
+def _figures_of(run: str | Path, step: int, path: Path) -> StepFigures:
+    """A step's figures alone: of a recorded one without making its problem again, which takes far longer."""
+    if not path.name.endswith(RECORDED):
+        return _figures(read_timeline(path))
+    found = Recording(run).read(step)
+    rows = [[(time.start, time.end) for rank in ranks for time in rank] for ranks in (found.plan.stages, found.stages)]
+    planned, measured = (max(end for _, end in row) - min(start for start, _ in row) for row in rows)
+    return StepFigures(
+        step=step,
+        kind=found.plan.kind,
+        reason=found.plan.reason,
+        planned=planned,
+        measured=measured,
+        planned_iteration=found.plan.iteration,
+        iteration=found.iteration,
+        bubble=bubble(len(found.stages), rows[1]),
     )
 
 

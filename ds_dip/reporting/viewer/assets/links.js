@@ -120,11 +120,11 @@ function drawSlips(pen, rank) {
     if (Number.isNaN(measured.start[stage])) continue;
     const [x0, x1] = [xOf(planned.start[stage]), xOf(measured.start[stage])];
     if (Math.min(x0, x1) > gutter() + plotWidth()) break;
-    if (x0 - last0 < 4 || x1 - last1 < 4) continue;
+    if (x0 - last0 < 7 || x1 - last1 < 7) continue;
     [last0, last1] = [x0, x1];
     lines[x1 >= x0 ? "late" : "early"].push(x0, x1);
   }
-  pen.lineWidth = 1.2;
+  pen.lineWidth = 1;
   for (const [side, colour] of [["late", SLOWER[7]], ["early", SLOWER[1]]]) {
     pen.strokeStyle = colour;
     pen.beginPath();

@@ -121,6 +121,7 @@ window.dipReport = {
   state,
   get view() { return view; },
   select, centre, redraw,
+  rowHeight: () => layout.row,
   // The middle of a stage in the window's pixels.
   place(stage, name = mainTrack().name) {
     const number = shownTracks().findIndex((track) => track.name === name);
