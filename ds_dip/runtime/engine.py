@@ -322,7 +322,12 @@ class DIPEngine(Checkpoints, ReducingEngine):
 
     def release(self) -> None:
         """Drop what holds process groups and hooks, so that it is gone before the interpreter ends."""
+        for parameter in self.module.parameters():
+            # ZeRO's; whoever keeps the layers keeps these otherwise.
+            parameter.__dict__.pop("_dp_group", None)
         for name in (
+            "data_parallel_group",
+            "seq_data_parallel_group",
             "_executor",
             "_links",
             "_feed",
