@@ -34,7 +34,9 @@ def measured(plan: StepPlan, wait: float = 0.25, slower: float = 1.5) -> Any:
         tuple(SimpleNamespace(stage=t.stage, start=wait + slower * t.start, end=wait + slower * t.end) for t in rank)
         for rank in plan.stages
     )
-    return SimpleNamespace(stages=stages, waited=wait, iteration=wait + slower * plan.makespan + 0.1)
+    return SimpleNamespace(
+        stages=stages, waited=wait, iteration=wait + slower * plan.makespan + 0.1, loading=(0.5, 0.25)
+    )
 
 
 def test_a_plan_alone_gives_its_stages_from_the_batchs_start(plan: StepPlan) -> None:

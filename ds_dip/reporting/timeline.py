@@ -107,7 +107,8 @@ class StepTimeline:
     """One batch: ``kind`` is ``planned`` or ``fallback`` (with its ``reason``), ``schedule`` how the order was found.
 
     ``waited_s`` is the slowest rank's wait for its plan and ``iteration_s`` the whole batch, both
-    measured, or None where nothing was; ``planned_iteration_s`` is what the plan predicted for the whole batch.
+    measured, or None where nothing was. ``loading_s`` is each rank's wait for samples, between its stages;
+    ``planned_iteration_s`` is what the plan predicted for the whole batch.
     """
 
     __pydantic_config__ = _STRICT
@@ -122,6 +123,7 @@ class StepTimeline:
     waited_s: float | None = None
     iteration_s: float | None = None
     planned_iteration_s: float | None = None
+    loading_s: tuple[float, ...] | None = None
     clock: str = CLOCK
 
 
@@ -173,6 +175,7 @@ def step_timeline(
         waited_s=None if measured is None else measured.waited,
         iteration_s=None if measured is None else measured.iteration,
         planned_iteration_s=plan.iteration,
+        loading_s=None if measured is None or not measured.loading else measured.loading,
     )
 
 

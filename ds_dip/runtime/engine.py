@@ -248,7 +248,9 @@ class DIPEngine(Checkpoints, ReducingEngine):
         assert self.plan is not None
         note = self._finite.note(self._gradients()) if self.watched else CLEAN
         measured = self._executor.intervals, *self._asked
-        notes, self._stopping = self._measurer.gather(self.plan, *measured, note, self._stop, self._peak)
+        notes, self._stopping = self._measurer.gather(
+            self.plan, *measured, note, self._stop, self._peak, self._feed.seconds
+        )
         return self._finite.sentence(notes)
 
     def _exec_schedule(self, pipe_schedule: ProgramSchedule) -> None:
