@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ds_dip.files import FileError
 from ds_dip.reporting.viewer.document import (
     Bar,
+    Bubble,
     Explanation,
     Report,
     StepFigures,
@@ -76,18 +77,20 @@ def test_the_bubble_is_the_idle_share_of_all_ranks() -> None:
 
 def test_an_explanation_names_tasks_and_is_kept_by_stage() -> None:
     problem = small()
-    view = view_of_plan(problem, plan_of(problem))
-    given_ = {
-        "critical_path": [problem.tasks[5].id],
-        "bubbles": [{"rank": 1, "start": 0.0, "end": 0.01, "cause": "ramp-up"}],
-        "text": ["Rank 1 waits."],
-    }
-    found = explained(view, given_)
-    assert found.explanation == Explanation("planned", (5,), ((1, 0.0, 0.01, "ramp-up"),), ("Rank 1 waits.",))
+    view = replace(view_of_plan(problem, plan_of(problem)), explanations=())
+    row = {"rank": 1, "start": 0.0, "end": 0.01, "cause": "ramp-up", "task": problem.tasks[7].id}
+    given_ = {"critical_path": [problem.tasks[5].id], "bubbles": [row], "text": ["Rank 1 waits."]}
+    found = explained(view, given_, shift=0.25)
+    assert found.explanations == (
+        Explanation("planned", (5,), (Bubble(1, 0.25, 0.26, "ramp-up", 7),), ("Rank 1 waits.",)),
+    )
     (shown,) = document(Report("r", (found,)))["views"]
-    assert shown["explanation"]["bubbles"] == [{"rank": 1, "start": 0.0, "end": 0.01, "cause": "ramp-up"}]
-    assert shown["explanation"]["critical_path"] == (5,)
-    with pytest.raises(FileError, match="has task 999999, which the plan does not have"):
+    (written,) = shown["explanations"]
+    assert written["bubbles"] == [{"rank": 1, "start": 0.25, "end": 0.26, "cause": "ramp-up", "stage": 7}]
+    assert (written["track"], written["critical_path"]) == ("planned", (5,))
+    other = explained(view, {"critical_path": [3]}, "measured", stages={3: 1})
+    assert other.explanations == (Explanation("measured", (1,)),)
+    with pytest.raises(FileError, match="names task 999999, which the timeline does not have"):
         explained(view, {"critical_path": [999999]})
     with pytest.raises(FileError, match="bubble on rank 4, expected 0 to 3"):
         explained(view, {"bubbles": [{"rank": 4, "start": 0.0, "end": 1.0, "cause": "x"}]})

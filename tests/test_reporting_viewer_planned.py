@@ -32,6 +32,30 @@ def test_transfers_are_the_edges_between_ranks(problem: Problem) -> None:
     assert found == [(a, b) for a, b, _ in problem.edges if rank[a] != rank[b]]
 
 
+@given(problems())
+def test_stages_and_the_bubbles_that_are_explained_fill_every_ranks_time(problem: Problem) -> None:
+    plan = plan_of(problem)
+    view = view_of_plan(problem, plan)
+    (found,) = view.explanations
+    for rank in range(problem.ranks):
+        idle = [(own.start, own.end) for own in found.bubbles if own.rank == rank]
+        busy = [
+            time
+            for bar, time in zip(view.bars, view.courses[0].times, strict=True)
+            if bar.rank == rank and time is not None
+        ]
+        assert sum(end - start for start, end in (*idle, *busy)) == pytest.approx(plan.makespan, abs=1e-9)
+    assert view.note == ""
+
+
+def test_a_plan_that_does_not_hold_is_shown_as_such_without_an_explanation() -> None:
+    plan = plan_of(small())
+    task, start, end = plan.tasks[0]
+    view = view_of_plan(small(), replace(plan, tasks=((task, start, end + 1.0), *plan.tasks[1:])))
+    assert view.note.startswith("This plan does not hold, see ds-dip check: ")
+    assert view.explanations == ()
+
+
 def test_the_facts_say_makespan_bound_gap_and_bubble() -> None:
     facts = dict(view_of_plan(small(), plan_of(small())).facts)
     assert facts["size"] == "4 ranks, 8 microbatches, 248 stages"

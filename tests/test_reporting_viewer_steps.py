@@ -1,6 +1,7 @@
 """The views of a run's steps, and how many of them one file holds."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,25 @@ def test_a_stage_of_one_track_alone_is_shown_all_the_same() -> None:
     view = view_of_step(replace(timeline, measured=replace(timeline.measured, stages=kept)))
     assert len(view.bars) == len(timeline.planned.stages)
     assert sum(time is None for time in view.courses[1].times) == 1
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_both_courses_are_explained_and_bubbles_lie_between_stages(tmp_path: Path, recorded: bool) -> None:
+    if recorded:
+        record(tmp_path, simulated(PLANNER.plan(3), 5))
+    else:
+        write_timeline(tmp_path, measured(3))
+    (view,) = report_of_run(tmp_path).views
+    assert [own.track for own in view.explanations] == ["planned", "measured"]
+    for own, course in zip(view.explanations, view.courses, strict=True):
+        assert own.critical_path
+        assert own.text
+        for rank in range(view.ranks):
+            times = [t for bar, t in zip(view.bars, course.times, strict=True) if bar.rank == rank and t is not None]
+            idle = [(b.start, b.end) for b in own.bubbles if b.rank == rank]
+            row = sorted([*times, *idle])
+            for (_, end), (start, _) in pairwise(row):
+                assert start == pytest.approx(end, abs=1e-9)
 
 
 def test_a_run_opens_with_its_last_step_and_figures_of_all(run: Path) -> None:

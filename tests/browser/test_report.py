@@ -1,13 +1,14 @@
 """The report as a person uses it: opened from a file, hovered, zoomed, searched, by mouse and by keys alone."""
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ds_dip.reporting.viewer.document import Report, View, explained
+from ds_dip.reporting.viewer.document import Report
 from ds_dip.reporting.viewer.page import write_page
 from ds_dip.reporting.viewer.planned import view_of_plan
 from ds_dip.reporting.viewer.steps import report_of_run
@@ -16,29 +17,8 @@ from tests.viewer_cases import large, plan_of, run_folder, small
 
 pytest.importorskip("playwright", reason="playwright is not installed; install ds-dip[dev]")
 
-CAUSES = ("ramp-up", "waiting for a peer")
 VIEW = view_of_plan(small(), plan_of(small()))
 BLUE, ORANGE = (0, 114, 178), (230, 159, 0)
-
-
-def with_explanation(view: View) -> View:
-    """What an explanation of the plan could be: the chain of what came before, and every gap with some cause."""
-    (planned,) = view.courses
-    ends = {stage: time[1] for stage, time in enumerate(planned.times) if time is not None}
-    stage, path = max(ends, key=ends.__getitem__), []
-    while stage >= 0:
-        path.append(view.bars[stage].task)
-        stage = planned.before[stage]
-    bubbles = []
-    for rank in range(view.ranks):
-        free = 0.0
-        for bar, time in sorted(zip(view.bars, planned.times, strict=True), key=lambda own: own[1] or (0.0, 0.0)):
-            if bar.rank != rank or time is None:
-                continue
-            if time[0] > free:
-                bubbles.append({"rank": rank, "start": free, "end": time[0], "cause": CAUSES[free > 0]})
-            free = time[1]
-    return explained(view, {"critical_path": path[::-1], "bubbles": bubbles, "text": ["Rank 1 waits <most>."]})
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +31,6 @@ def started() -> Iterator[Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("reports")
     write_page(made / "plan.html", Report("Plan", (VIEW,)))
-    write_page(made / "explained.html", Report("Plan", (with_explanation(VIEW),)))
     write_page(made / "run.html", report_of_run(run_folder(made / "run", 6), steps=4))
     write_page(made / "large.html", Report("Large", (view_of_plan(large(), plan_of(large())),)))
     return made
@@ -73,7 +52,7 @@ def shown(started: Any, folder: Path) -> Iterator[Any]:
         page.close()
 
 
-@pytest.mark.parametrize("name", ["plan", "explained", "run", "large"])
+@pytest.mark.parametrize("name", ["plan", "run", "large"])
 def test_it_opens_from_a_file_and_draws(shown: Any, name: str) -> None:
     page = shown(name)
     assert page.state("frames") >= 1
@@ -126,16 +105,13 @@ def test_hover_tells_bubbles_and_memory(shown: Any) -> None:
     page = shown("plan")
     gap = page.page.evaluate("() => dipReport.view.tracks[0].gaps[1][0]")
     assert gap["start"] == 0
-    x, y = page.place(0)
-    begin, end = page.window()
-    box = page.page.locator("#timeline").bounding_box()
-    x = box["x"] + 148 + (gap["end"] / 2 - begin) / (end - begin) * (box["width"] - 154)
-    row = page.page.evaluate("() => dipReport.rowHeight()")
-    page.page.mouse.move(x, y + row)
+    at = page.page.evaluate("(time) => dipReport.moment(1, time)", gap["end"] / 2)
+    page.page.mouse.move(at["x"], at["y"])
     page.settle()
     assert page.card().startswith("Bubble")
+    assert "ramp-up: before its first task" in page.card()
     assert "Next: " in page.card()
-    page.page.mouse.move(x + 300, y + 36)
+    page.page.mouse.move(at["x"] + 300, page.place(0)[1] + 36)
     page.settle()
     assert page.card().startswith("Memory of rank 0, planned")
     assert "capacity" in page.card()
@@ -209,7 +185,7 @@ def test_a_search_for_nothing_says_so(shown: Any) -> None:
 
 
 def test_transfers_memory_and_path_are_layers(shown: Any) -> None:
-    page = shown("explained")
+    page = shown("plan")
     for key, button in (("t", "transfers"), ("m", "memory"), ("x", "path")):
         before, pressed = page.picture(), page.page.locator(f"#{button}").get_attribute("aria-pressed")
         page.press(key)
@@ -222,13 +198,16 @@ def test_transfers_memory_and_path_are_layers(shown: Any) -> None:
 
 
 def test_causes_of_bubbles_are_named_with_their_sums(shown: Any) -> None:
-    page = shown("explained")
+    page = shown("plan")
+    (found,) = VIEW.explanations
     legend = page.page.locator("#legend").inner_text()
-    assert all(cause in legend for cause in CAUSES)
-    assert "of the bubbles" in legend
+    total = sum(own.end - own.start for own in found.bubbles)
+    for cause in {own.cause for own in found.bubbles}:
+        share = sum(own.end - own.start for own in found.bubbles if own.cause == cause) / total
+        assert re.search(rf"{cause} \S+\s\w+ \({round(100 * share)}\s%\)", legend), (cause, legend)
     assert "critical path" in legend
-    assert page.page.locator("#texts li").inner_text() == "Rank 1 waits <most>."
     assert page.page.locator("#path").is_visible()
+    assert page.page.locator("#texts li").all_inner_texts() == list(found.text)
 
 
 def test_planned_and_measured_are_shown_alone_and_together(shown: Any) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from ds_dip.explaining import CAUSES
 from ds_dip.files import FileError
 
 #: Significant digits of the longest time: less than what any clock tells.
@@ -60,12 +61,23 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a course takes as long: the critical path, bubbles as (rank, start, end, cause), and sentences."""
+class Bubble:
+    """A time in which a rank idles, with its cause and the stage that is blamed, -1 for none."""
 
-    track: str = "planned"
+    rank: int
+    start: float
+    end: float
+    cause: str
+    stage: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why the course that is called ``track`` takes as long: its critical path, its bubbles, and sentences."""
+
+    track: str
     critical_path: tuple[int, ...] = ()
-    bubbles: tuple[tuple[int, float, float, str], ...] = ()
+    bubbles: tuple[Bubble, ...] = ()
     text: tuple[str, ...] = ()
 
 
@@ -81,7 +93,7 @@ class View:
     arrows: tuple[Arrow, ...] = ()
     memory: tuple[tuple[Interval, ...], ...] = ()
     capacity: tuple[float | None, ...] = ()
-    explanation: Explanation | None = None
+    explanations: tuple[Explanation, ...] = ()
     note: str = ""
 
 
@@ -174,23 +186,35 @@ def bubble(ranks: int, times: Sequence[Interval | None]) -> float:
     return 0.0 if length <= 0 else max(0.0, 1.0 - busy / (length * ranks))
 
 
-def explained(view: View, document: Mapping[str, Any], track: str = "planned") -> View:
-    """A view with an explanation of a course: ``critical_path`` of task ids, ``bubbles`` and ``text``, each optional.
+def explained(
+    view: View,
+    document: Mapping[str, Any],
+    track: str = "planned",
+    stages: Mapping[int, int] | None = None,
+    shift: float = 0.0,
+) -> View:
+    """A view with one more explanation, of a course: ``critical_path``, ``bubbles`` and ``text``, each optional.
 
-    Raises FileError where it names a task or a rank that the view does not have.
+    The document names tasks; ``stages`` are their stages, by default those that have a task. ``shift`` is added to its
+    times. Raises FileError where it names a task or a rank that the view does not have.
     """
-    index = {bar.task: stage for stage, bar in enumerate(view.bars) if bar.task is not None}
-    path = []
-    for task in document.get("critical_path", ()):
-        if task not in index:
-            raise FileError(f"the explanation's critical path has task {task!r}, which the plan does not have")
-        path.append(index[task])
+    if stages is None:
+        stages = {bar.task: stage for stage, bar in enumerate(view.bars) if bar.task is not None}
+
+    def stage_of(task: int) -> int:
+        if task not in stages:
+            raise FileError(f"the explanation names task {task!r}, which the timeline does not have")
+        return stages[task]
+
     bubbles = []
     for row in document.get("bubbles", ()):
         if not 0 <= row["rank"] < view.ranks:
             raise FileError(f"the explanation has a bubble on rank {row['rank']}, expected 0 to {view.ranks - 1}")
-        bubbles.append((row["rank"], float(row["start"]), float(row["end"]), str(row["cause"])))
-    return replace(view, explanation=Explanation(track, tuple(path), tuple(bubbles), tuple(document.get("text", ()))))
+        blamed = -1 if row.get("task") is None else stage_of(row["task"])
+        bubbles.append(Bubble(row["rank"], row["start"] + shift, row["end"] + shift, row["cause"], blamed))
+    path = tuple(stage_of(task) for task in document.get("critical_path", ()))
+    found = Explanation(track, path, tuple(bubbles), tuple(document.get("text", ())))
+    return replace(view, explanations=(*view.explanations, found))
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -203,6 +227,7 @@ def document(report: Report) -> dict[str, Any]:
         "opened": report.opened,
         "unitless": report.unitless,
         "facts": report.facts,
+        "causes": CAUSES,
         "notes": report.notes,
         "steps": [_step(step, names.get(step_name(step.step))) for step in report.steps],
         "views": [_view(view) for view in report.views],
@@ -264,14 +289,18 @@ def _view(view: View) -> dict[str, Any]:
         ],
         "capacity": view.capacity,
     }
-    if view.explanation is not None:
-        found["explanation"] = {
-            "track": view.explanation.track,
-            "critical_path": view.explanation.critical_path,
-            "bubbles": [
-                {"rank": rank, "start": rounded(start), "end": rounded(end), "cause": cause}
-                for rank, start, end, cause in view.explanation.bubbles
-            ],
-            "text": view.explanation.text,
-        }
+    if view.explanations:
+        found["explanations"] = [
+            {
+                "track": own.track,
+                "critical_path": own.critical_path,
+                "bubbles": [
+                    {"rank": b.rank, "start": rounded(b.start), "end": rounded(b.end), "cause": b.cause}
+                    | ({"stage": b.stage} if b.stage >= 0 else {})
+                    for b in own.bubbles
+                ],
+                "text": own.text,
+            }
+            for own in view.explanations
+        ]
     return found

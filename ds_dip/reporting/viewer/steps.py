@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ds_dip.explaining import explanation_document
 from ds_dip.files import FileError, read_json
 from ds_dip.planner.recording import SUFFIX as RECORDED
 from ds_dip.planner.recording import Recording
 from ds_dip.programs.program import Stage
+from ds_dip.reporting.explained import explained_step, explained_timeline
 from ds_dip.reporting.summary import FORMAT as SUMMARY
 from ds_dip.reporting.timeline import StepTimeline, Track, read_timeline, timeline_of, timelines
 from ds_dip.reporting.viewer.document import (
@@ -22,6 +24,7 @@ from ds_dip.reporting.viewer.document import (
     View,
     bubble,
     course,
+    explained,
     step_name,
 )
 from ds_dip.reporting.viewer.quantities import difference, seconds, share, size
@@ -54,7 +57,7 @@ def report_of_run(run: str | Path, *, step: int | None = None, steps: int = 12) 
         if views and stages > MOST_STAGES:
             full = True
         else:
-            views.append(view_of_step(timeline))
+            views.append(_with_reasons(view_of_step(timeline), timeline, run, recorded=_is_recorded(found[own])))
     views.reverse()
     figures.reverse()
     notes = []
@@ -143,9 +146,31 @@ def _figures(timeline: StepTimeline) -> StepFigures:
     )
 
 
+def _is_recorded(path: Path) -> bool:
+    return path.name.endswith(RECORDED)
+
+
+def _with_reasons(view: View, timeline: StepTimeline, run: str | Path, *, recorded: bool) -> View:
+    """The view with explanations of both courses; a recording knows more of its problem than a timeline."""
+    known = explained_step(run, timeline.step, planned=True) if recorded else explained_timeline(timeline, planned=True)
+    found = [("planned", known)]
+    if timeline.measured is not None:
+        ready = known.explanation.ready_work
+        found.append(("measured", explained_timeline(timeline, known.problem, ready_work=ready)))
+    index = {(bar.kind, bar.module, bar.chunk, bar.microbatch, bar.sub): n for n, bar in enumerate(view.bars)}
+    for track, own in found:
+        stages = {t.id: index[t.kind, t.module, t.chunk, t.microbatch, t.sub] for t in own.problem.tasks}
+        # A plan's explanation begins with its first stage, which the timeline puts where the first measured one began.
+        shift = 0.0
+        if track == "planned":
+            shift = min((stage.start_s for stage in timeline.planned.stages), default=0.0)
+        view = explained(view, explanation_document(own.problem, own.explanation), track, stages, shift)
+    return view
+
+
 def _figures_of(run: str | Path, step: int, path: Path) -> StepFigures:
     """A step's figures alone: of a recorded one without making its problem again, which takes far longer."""
-    if not path.name.endswith(RECORDED):
+    if not _is_recorded(path):
         return _figures(read_timeline(path))
     found = Recording(run).read(step)
     rows = [[(time.start, time.end) for rank in ranks for time in rank] for ranks in (found.plan.stages, found.stages)]
@@ -174,9 +199,9 @@ def _facts(timeline: StepTimeline) -> Iterator[tuple[str, str]]:
         yield "iteration", seconds(figures.iteration) + ("" if planned is None else f" (planned {seconds(planned)})")
     if timeline.waited_s is not None:
         yield "waited for the plan", seconds(timeline.waited_s)
-    yield "bubble, planned", share(_idle(timeline, timeline.planned))
+    yield "bubble of the stages, planned", share(_idle(timeline, timeline.planned))
     if timeline.measured is not None:
-        yield "bubble, measured", share(_idle(timeline, timeline.measured))
+        yield "bubble of the stages, measured", share(_idle(timeline, timeline.measured))
     stages = timeline.planned.stages
     yield "size", size(timeline.ranks, len({own.microbatch for own in stages}), len(stages))
 

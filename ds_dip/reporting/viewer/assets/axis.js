@@ -59,8 +59,7 @@ function drawLabels(pen, rank) {
   pen.textAlign = "left";
   tracks.forEach((track, number) => {
     const y = laneTop(rank, number) + layout.lane / 2 + 0.5;
-    const length = track.last - track.first;
-    const idle = length > 0 ? Math.max(0, 1 - track.busy[rank] / length) : 0;
+    const idle = idleShare(track, rank);
     if (number === 0) {
       pen.fillStyle = tone.ink;
       pen.font = BOLD;

@@ -54,7 +54,7 @@ function stageCard({ stage, track }) {
   }
   if (view.tracks.length === 2) rows.push(["difference", differenceOf(stage)]);
   card.append(title, listOf(rows), element("p", reasonOf(stage, track)));
-  if (view.onPath[stage]) card.append(element("p", "On the critical path."));
+  if (track.onPath[stage]) card.append(element("p", "On the critical path."));
 }
 
 function differenceOf(stage) {
@@ -66,12 +66,18 @@ function differenceOf(stage) {
   return `starts ${signed(measured.start[stage] - planned.start[stage], short)}, lasts ${signed(took - wanted, short)}${longer}`;
 }
 
+// A cause and what it means: "peer: waits for a task of another rank".
+function causeText(cause) {
+  return report.causes[cause] ? `${cause}: ${report.causes[cause]}` : cause;
+}
+
 function gapCard({ gap, track, rank }) {
   const rows = [
     ["rank", String(rank)], [track.name, `${seconds(gap.start)} to ${seconds(gap.end)}: ${seconds(gap.end - gap.start)}`],
-    ["of the batch", percent((gap.end - gap.start) / (track.last - track.first))],
+    ["of the batch", percent((gap.end - gap.start) / (track.idle[rank] + track.busy[rank]))],
   ];
-  if (gap.cause !== null) rows.push(["cause", gap.cause]);
+  if (gap.cause !== null) rows.push(["cause", causeText(gap.cause)]);
+  if (gap.stage !== undefined) rows.push(["due to", `${shortOf(gap.stage)} on rank ${view.rank[gap.stage]}`]);
   card.append(element("h3", "Bubble"), listOf(rows));
   const row = track.rows[rank];
   const next = row[firstAfter(track, row, gap.end)];

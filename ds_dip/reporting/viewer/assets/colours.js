@@ -3,7 +3,11 @@
 const OKABE_ITO = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442"];
 // From twice as fast to twice as slow.
 const SLOWER = ["#08519c", "#3b7fbf", "#77aad6", "#b5cfe6", "#c9c9c9", "#f6cf9f", "#f2a154", "#dd7017", "#a34700"];
-const CAUSES = ["#d55e00", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#999933", "#777777"];
+// Of causes of bubbles, in the order in which the document has them: a colour, and stripes (1) or dots (2).
+const CAUSES = [
+  ["#8a949d", 1], ["#d55e00", 1], ["#56b4e9", 1], ["#cc79a7", 1], ["#b8a800", 1], ["#0072b2", 1],
+  ["#e69f00", 1], ["#8a949d", 2], ["#009e73", 2], ["#d55e00", 2], ["#0072b2", 2], ["#009e73", 1],
+];
 const THEMES = {
   light: { back: "#ffffff", ink: "#1d2329", soft: "#56616c", line: "#d5dbe1", faint: "#eef1f4", gap: "#b9c2ca", path: "#000000", memory: "#5d7fa3", over: "#d55e00" },
   dark: { back: "#14181c", ink: "#e6eaee", soft: "#9ba7b2", line: "#343d45", faint: "#1d2328", gap: "#4d5963", path: "#ffffff", memory: "#7397bd", over: "#ff8a3d" },
@@ -101,7 +105,9 @@ function levelOf(stage) {
   return Math.round(4 + 4 * Math.min(1, Math.max(-1, Math.log2(measured / planned))));
 }
 
-function causeColour(cause) {
-  const place = view.causes.findIndex((own) => own.cause === cause);
-  return place < 0 ? theme().gap : CAUSES[place % CAUSES.length];
+// The colour of a bubble and its pattern.
+function causeStyle(cause) {
+  const place = Object.keys(report.causes).indexOf(cause);
+  const [colour, kind] = cause === null ? [theme().gap, 1] : CAUSES[Math.max(0, place) % CAUSES.length];
+  return { colour, pattern: patternOf(kind, colour) };
 }

@@ -21,22 +21,19 @@ function decode(raw) {
     rank: Int32Array.from(columns.rank), kind: Uint8Array.from(columns.kind), module: Uint16Array.from(columns.module),
     chunk: Int32Array.from(columns.chunk), microbatch: Int32Array.from(columns.microbatch), sub: Int32Array.from(columns.sub),
     task: columns.task || null, tokens: columns.tokens || null,
-    arrows: raw.arrows, capacity: raw.capacity, explanation: raw.explanation || null,
+    arrows: raw.arrows, capacity: raw.capacity, explanations: raw.explanations || [],
   };
   // Which modules have microbatches that are cut.
   view.cut = view.modules.map(() => false);
   view.sub.forEach((sub, stage) => { if (sub > 0) view.cut[view.module[stage]] = true; });
   view.tracks = raw.tracks.map((track) => decodeTrack(view, track));
   view.begin = Math.min(0, ...view.tracks.map((track) => track.first));
-  view.end = Math.max(...view.tracks.map((track) => track.last), view.begin + Number.MIN_VALUE * 1e10);
+  view.end = Math.max(...view.tracks.map((track) => Math.max(track.last, ...track.gaps.map((row) => (row.length ? row[row.length - 1].end : 0)))));
   if (view.end <= view.begin) view.end = view.begin + 1;
   view.memory = raw.memory.map((row) => ({ at: Float64Array.from(row.at), bytes: Float64Array.from(row.bytes), peak: largest(row.bytes) }));
   view.peak = largest(view.memory.map((row) => row.peak));
   view.arrowsIn = grouped(raw.arrows.target, count);
   view.arrowsOut = grouped(raw.arrows.source, count);
-  view.onPath = new Uint8Array(count);
-  for (const stage of view.explanation ? view.explanation.critical_path : []) view.onPath[stage] = 1;
-  view.causes = causesOf(view);
   return view;
 }
 
@@ -60,12 +57,15 @@ function decodeTrack(view, raw) {
   track.place = new Int32Array(view.count).fill(-1);
   for (const row of track.rows) row.forEach((stage, place) => { track.place[stage] = place; });
   track.busy = track.rows.map((row) => row.reduce((sum, stage) => sum + track.end[stage] - track.start[stage], 0));
-  track.explained = Boolean(view.explanation && view.explanation.bubbles.length && view.explanation.track === raw.name);
-  track.gaps = track.rows.map((row, rank) => (track.explained ? [] : gapsOf(track, row, rank)));
-  if (track.explained) {
-    for (const gap of view.explanation.bubbles) track.gaps[gap.rank].push(gap);
-    for (const row of track.gaps) row.sort((a, b) => a.start - b.start);
-  }
+  track.explanation = view.explanations.find((own) => own.track === raw.name) || null;
+  track.gaps = track.rows.map((row, rank) => (track.explanation ? [] : gapsOf(track, row, rank)));
+  for (const gap of track.explanation ? track.explanation.bubbles : []) track.gaps[gap.rank].push(gap);
+  for (const row of track.gaps) row.sort((a, b) => a.start - b.start);
+  track.idle = track.gaps.map((row) => row.reduce((sum, gap) => sum + gap.end - gap.start, 0));
+  track.path = track.explanation ? track.explanation.critical_path : [];
+  track.onPath = new Uint8Array(view.count);
+  for (const stage of track.path) track.onPath[stage] = 1;
+  track.causes = causesOf(track);
   return track;
 }
 
@@ -83,9 +83,9 @@ function gapsOf(track, row, rank) {
 }
 
 // Causes of bubbles with their sums over all ranks, the largest first.
-function causesOf(view) {
+function causesOf(track) {
   const sums = new Map();
-  for (const gap of view.explanation ? view.explanation.bubbles : []) {
+  for (const gap of track.explanation ? track.explanation.bubbles : []) {
     sums.set(gap.cause, (sums.get(gap.cause) || 0) + gap.end - gap.start);
   }
   return [...sums].sort((a, b) => b[1] - a[1]).map(([cause, sum]) => ({ cause, sum }));

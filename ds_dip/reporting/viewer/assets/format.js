@@ -28,6 +28,12 @@ function percent(share, digits = 1) {
   return `${(100 * share).toFixed(digits)}\u00a0%`;
 }
 
+// The share of a rank's time in which it idles.
+function idleShare(track, rank) {
+  const whole = track.idle[rank] + track.busy[rank];
+  return whole > 0 ? track.idle[rank] / whole : 0;
+}
+
 function signed(value, shown) {
   return (value >= 0 ? "+" : "−") + shown(Math.abs(value));
 }

@@ -27,13 +27,16 @@ function fillLegend() {
   }
   const grey = state.colour === "module" && view.modules.length === 1 ? moduleColour(0) : "#8a949d";
   for (const kind of kinds) entries.push(entry(styleOf(grey, kind), KIND_NAMES[kind]));
-  const causes = view.causes;
-  if (causes.length === 0) entries.push(entry({ fill: tone.back, pattern: patternOf(1, tone.gap) }, "bubble"));
+  const { causes, explanation } = mainTrack();
+  if (causes.length) entries.push(element("span", "bubbles:", "soft"));
+  else entries.push(entry({ fill: tone.back, pattern: patternOf(1, tone.gap) }, "bubble"));
   const total = causes.reduce((sum, own) => sum + own.sum, 0);
   for (const { cause, sum } of causes) {
-    entries.push(entry({ fill: tone.back, pattern: patternOf(1, causeColour(cause)) }, `${cause}: ${seconds(sum, 3)} (${percent(sum / total, 0)} of the bubbles)`));
+    const made = entry({ fill: tone.back, pattern: causeStyle(cause).pattern }, `${cause} ${seconds(sum, 3)} (${percent(sum / total, 0)})`);
+    made.title = causeText(cause);
+    entries.push(made);
   }
-  if (view.explanation && state.path) {
+  if (explanation && state.path) {
     const sign = entry(plain(tone.back), "critical path");
     sign.querySelector("canvas").style.outline = `2px solid ${tone.path}`;
     entries.push(sign);

@@ -73,12 +73,11 @@ function outline(pen, stage, track, number, colour, thick, dashed = false) {
 
 // The path that no stage can be left out of: its stages outlined and joined.
 function drawPath(pen) {
-  if (!state.path || !view.explanation) return;
-  const tracks = shownTracks();
-  const number = Math.max(0, tracks.findIndex((track) => track.name === view.explanation.track));
-  const track = tracks[number];
+  const track = mainTrack();
+  const path = track.path;
+  if (!state.path || path.length === 0) return;
+  const number = shownTracks().indexOf(track);
   const tone = theme();
-  const path = view.explanation.critical_path;
   const middle = (stage) => laneTop(view.rank[stage], number) + layout.lane / 2;
   pen.strokeStyle = tone.path;
   pen.lineWidth = 2;

@@ -12,6 +12,7 @@ function setTheme(dark) {
 function changed() {
   restyle();
   fillLegend();
+  fillTexts();
   relayout();
   drawMinimap();
   showCard();
@@ -44,7 +45,7 @@ function toggle(name) {
 
 function fillControls() {
   for (const name of ["transfers", "memory", "path"]) document.getElementById(name).setAttribute("aria-pressed", String(state[name]));
-  document.getElementById("path").hidden = view.explanation === null;
+  document.getElementById("path").hidden = view.tracks.every((track) => track.path.length === 0);
   document.getElementById("memory").hidden = view.memory.length === 0;
   const choices = choicesOf("show");
   const buttons = choices.length < 2 ? [] : choices.map((value) => {
@@ -116,17 +117,21 @@ state.dark = prefersDark.matches;
 document.documentElement.dataset.theme = state.dark ? "dark" : "light";
 open(state.number);
 
-// For scripts that drive the page: what is shown, and where a stage is in the window.
+// For scripts that drive the page: what is shown, and where things are in the window.
 window.dipReport = {
   state,
   get view() { return view; },
   select, centre, redraw,
-  rowHeight: () => layout.row,
-  // The middle of a stage in the window's pixels.
-  place(stage, name = mainTrack().name) {
+  window: setWindow,
+  // A moment of a rank, in its lane of a track.
+  moment(rank, time, name = mainTrack().name) {
     const number = shownTracks().findIndex((track) => track.name === name);
-    const track = shownTracks()[number];
     const box = canvas.getBoundingClientRect();
-    return { x: box.left + (xOf(track.start[stage]) + xOf(track.end[stage])) / 2, y: box.top + laneTop(view.rank[stage], number) + layout.lane / 2 };
+    return { x: box.left + xOf(time), y: box.top + laneTop(rank, number) + layout.lane / 2 };
+  },
+  // The middle of a stage.
+  place(stage, name = mainTrack().name) {
+    const track = view.tracks.find((own) => own.name === name);
+    return this.moment(view.rank[stage], (track.start[stage] + track.end[stage]) / 2, name);
   },
 };

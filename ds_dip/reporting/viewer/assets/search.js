@@ -19,7 +19,7 @@ function testOf(word) {
   }
   const kind = KINDS.findIndex((own, at) => own.toLowerCase() === word || (word.length > 2 && KIND_NAMES[at].startsWith(word)));
   if (kind >= 0) return (stage) => view.kind[stage] === kind;
-  if (word === "critical") return (stage) => view.onPath[stage] === 1;
+  if (word === "critical") return (stage) => mainTrack().onPath[stage] === 1;
   const modules = view.modules.map((module) => module.toLowerCase().includes(word));
   return (stage) => modules[view.module[stage]];
 }

@@ -111,9 +111,9 @@ function drawGaps(pen, track, rank, top, tall) {
     const x = Math.max(xOf(gap.start), gutter());
     const wide = Math.min(xOf(gap.end), gutter() + plotWidth()) - x;
     if (wide < 2) continue;
-    const colour = gap.cause === null ? tone.gap : causeColour(gap.cause);
+    const { colour, pattern } = causeStyle(gap.cause);
     pen.globalAlpha = gap.cause === null ? 0.55 : 0.75;
-    pen.fillStyle = patternOf(1, colour);
+    pen.fillStyle = pattern;
     pen.fillRect(x, top + 1, wide, tall - 2);
     pen.globalAlpha = 1;
     if (gap.cause !== null) {

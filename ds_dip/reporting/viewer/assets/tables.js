@@ -31,8 +31,7 @@ function fillTables() {
   for (let rank = 0; rank < view.ranks; rank++) {
     const row = [String(rank), String(view.tracks[0].rows[rank].length)];
     for (const track of view.tracks) {
-      const idle = track.last - track.first - track.busy[rank];
-      row.push(seconds(track.busy[rank]), `${seconds(idle)} (${percent(idle / (track.last - track.first))})`);
+      row.push(seconds(track.busy[rank]), `${seconds(track.idle[rank])} (${percent(idleShare(track, rank))})`);
     }
     if (view.memory.length) {
       const capacity = view.capacity[rank];
@@ -44,9 +43,17 @@ function fillTables() {
   const facts = view.facts.map(([name, value]) => `${name} ${value}`).join(", ");
   document.getElementById("summary").textContent = `${report.title}, ${view.name}: ${facts}. Press question mark for keys; the ranks and stages are below as tables.`;
   document.getElementById("note").textContent = view.note;
+}
+
+// What explains the shown track in sentences.
+function fillTexts() {
+  const track = mainTrack();
+  const texts = document.getElementById("texts");
+  texts.replaceChildren();
+  if (!track.explanation || !track.explanation.text.length) return;
   const list = element("ul");
-  for (const text of view.explanation ? view.explanation.text : []) list.append(element("li", text));
-  document.getElementById("texts").replaceChildren(...(list.children.length ? [list] : []));
+  for (const text of track.explanation.text) list.append(element("li", text));
+  texts.append(element("h2", `Why it takes as long${view.tracks.length === 2 ? `, as ${track.name}` : ""}`), list);
 }
 
 // Filled when it is opened, and again when the search changes.
