@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ds_dip.planning import build_problem
 from ds_dip.reporting.timeline import StepTimeline, step_timeline, write_timeline
 from ds_dip.scheduling import Plan, Problem, Schedule, interleave, lower_bound, retime
 from ds_dip.scheduling.instances import multimodal
+from ds_dip.scheduling.plan import OPTIMAL_GAP
 from tests.planner_cases import MODEL
 from tests.recording_cases import PLANNER
 
@@ -39,16 +41,19 @@ def large() -> Problem:
 
 def plan_of(problem: Problem, schedule: Schedule | None = None, digest: str = "0" * 64) -> Plan:
     """A schedule, by default the first-come one, as a plan."""
+    began = time.perf_counter()
     schedule = interleave(problem) if schedule is None else schedule
+    took = time.perf_counter() - began
     times, (bound, _) = retime(problem, schedule), lower_bound(problem)
+    gap = max(0.0, times.makespan / bound - 1) if bound else 0.0
     return Plan(
         problem_sha256=digest,
-        status="feasible",
+        status="optimal" if gap <= OPTIMAL_GAP else "feasible",
         makespan=times.makespan,
-        lower_bound=bound,
-        gap=times.makespan / bound - 1 if bound else 0.0,
+        lower_bound=min(bound, times.makespan),
+        gap=gap,
         evaluations=1,
-        seconds=0.0,
+        seconds=took,
         seed=0,
         tasks=tuple((task.id, times.start[task.id], times.end[task.id]) for task in problem.tasks),
         order=schedule.order,

@@ -76,9 +76,9 @@ def pictures(started: Any, folder: Path, run: Path, out: Path) -> None:
         page.page.mouse.move(place["x"], place["y"])
 
     def chosen(page: Page) -> None:
-        page.press("x", "m", "m")
-        page.page.locator("#query").fill("mb5 vision B r2")
-        page.press("/", "Enter", "Escape", "+", "+")
+        page.press("x", "/")
+        page.page.keyboard.type("mb5 vision B r2")
+        page.press("Enter", "Escape", "+", "+")
         page.page.mouse.move(2, 2)
 
     def both(page: Page) -> None:

@@ -62,6 +62,7 @@ def test_it_opens_from_a_file_and_draws(shown: Any, name: str) -> None:
 
 def test_every_stage_is_where_its_times_say_in_the_colour_of_its_module(shown: Any) -> None:
     page = shown("plan")
+    page.press("x")
     (planned,) = VIEW.courses
     box = page.page.locator("#timeline").bounding_box()
     tested = 0

@@ -53,8 +53,8 @@ function stageCard({ stage, track }) {
     rows.push([own.name, Number.isNaN(start) ? "not run" : `${seconds(start)} to ${seconds(end)}: ${seconds(end - start)}`]);
   }
   if (view.tracks.length === 2) rows.push(["difference", differenceOf(stage)]);
+  if (track.onPath[stage]) rows.push(["critical path", "it is on it"]);
   card.append(title, listOf(rows), element("p", reasonOf(stage, track)));
-  if (track.onPath[stage]) card.append(element("p", "On the critical path."));
 }
 
 function differenceOf(stage) {

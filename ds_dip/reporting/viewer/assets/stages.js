@@ -1,6 +1,7 @@
 // Stages of a lane, with what is too small for a pixel drawn together, and the bubbles between them.
 
 const ALONE = 1.5; // pixels above which a stage is drawn by itself
+const NARROW_GAP = 3; // pixels below which a bubble is drawn with its neighbours
 const LEVELS = 4; // of coverage, in which pixels of many stages are drawn
 
 // What the pixel at `at` holds so far, a sum a style; styles in use are listed.
@@ -104,29 +105,52 @@ function dimmed(stage) {
   return state.selected >= 0 && view.microbatch[stage] !== view.microbatch[state.selected];
 }
 
+// Bubbles of a lane; those that are too narrow are drawn with their neighbours, by the cause of most of it.
 function drawGaps(pen, track, rank, top, tall) {
-  const tone = theme();
+  const run = { x: 0, end: -Infinity, sums: new Map() };
   for (const gap of track.gaps[rank]) {
     if (gap.end < state.begin || gap.start > state.end) continue;
     const x = Math.max(xOf(gap.start), gutter());
-    const wide = Math.min(xOf(gap.end), gutter() + plotWidth()) - x;
-    if (wide < 2) continue;
-    const { colour, pattern } = causeStyle(gap.cause);
-    pen.globalAlpha = gap.cause === null ? 0.55 : 0.75;
-    pen.fillStyle = pattern;
-    pen.fillRect(x, top + 1, wide, tall - 2);
-    pen.globalAlpha = 1;
-    if (gap.cause !== null) {
-      pen.fillStyle = colour;
-      pen.fillRect(x, top + tall - 3, wide - 1, 2);
+    const end = Math.min(xOf(gap.end), gutter() + plotWidth());
+    const narrow = end - x < NARROW_GAP;
+    if (!narrow || x - run.end > 1 || run.end - run.x > 2 * NARROW_GAP) {
+      drawRun(pen, run, top, tall);
+      run.x = x;
     }
-    const text = gap.cause === null || wide < 130 ? seconds(gap.end - gap.start, 3) : `${gap.cause} ${seconds(gap.end - gap.start, 3)}`;
-    const needed = wide >= 56 && tall >= 13 ? pen.measureText(text).width : Infinity;
-    if (needed < wide - 12) {
-      pen.fillStyle = tone.back;
-      pen.fillRect(x + wide / 2 - needed / 2 - 3, top + 2, needed + 6, tall - 5);
-      pen.fillStyle = tone.soft;
-      pen.fillText(text, x + wide / 2, top + tall / 2 + 0.5);
-    }
+    if (narrow) {
+      run.end = end;
+      run.sums.set(gap.cause, (run.sums.get(gap.cause) || 0) + end - x);
+    } else drawGap(pen, gap.cause, x, end - x, top, tall, seconds(gap.end - gap.start, 3));
   }
+  drawRun(pen, run, top, tall);
+}
+
+function drawRun(pen, run, top, tall) {
+  if (run.end - run.x >= 1) {
+    const [cause] = [...run.sums].reduce((one, other) => (other[1] > one[1] ? other : one));
+    drawGap(pen, cause, run.x, run.end - run.x, top, tall, "");
+  }
+  run.sums.clear();
+  run.end = -Infinity;
+}
+
+function drawGap(pen, cause, x, wide, top, tall, length) {
+  const tone = theme();
+  const { colour, pattern } = causeStyle(cause);
+  pen.globalAlpha = cause === null ? 0.55 : 0.75;
+  pen.fillStyle = pattern;
+  pen.fillRect(x, top + 1, wide, tall - 2);
+  pen.globalAlpha = 1;
+  if (cause !== null) {
+    pen.fillStyle = colour;
+    pen.fillRect(x, top + tall - 3, Math.max(1, wide - 1), 2);
+  }
+  if (!length || wide < 56 || tall < 13) return;
+  const text = cause === null || wide < 130 ? length : `${cause} ${length}`;
+  const needed = pen.measureText(text).width;
+  if (needed > wide - 12) return;
+  pen.fillStyle = tone.back;
+  pen.fillRect(x + wide / 2 - needed / 2 - 3, top + 2, needed + 6, tall - 5);
+  pen.fillStyle = tone.soft;
+  pen.fillText(text, x + wide / 2, top + tall / 2 + 0.5);
 }
