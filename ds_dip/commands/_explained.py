@@ -41,7 +41,7 @@ def show_explanation(
     for line in (*drawing(problem, explanation, spans), "", *sentences(problem, explanation, bound)):
         click.echo(line)
     click.echo("")
-    _console().print(_causes(explanation))
+    _console(40).print(_causes(explanation))
     if not explanation.ready_work:
         click.echo(
             "what work was ready is not known of a timeline alone, so waiting for memory is not told apart: record the "
@@ -68,7 +68,7 @@ def show_outcomes(outcomes: Sequence[Outcome]) -> None:
             table.add_row(own.name, "-", "-", "-", "-", f"does not fit: {own.reason}")
             continue
         gain, least, most = own.gain(base)
-        most_possible = 1 - own.bound / base.makespan
+        most_possible = 1 - own.bound / base.makespan if base.makespan else 0.0
         saves = f"{gain:+.1%}" if own.is_known(base) else f"{gain:+.1%}, no more than another seed"
         if own is base:
             saves = "-"

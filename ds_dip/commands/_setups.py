@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ds_dip.commands import FILE, refusing
-from ds_dip.commands._inputs import COUNT, cost_inputs, run_document, workload_of, workload_options
+from ds_dip.commands._inputs import COUNT, cost_inputs, named_strategies, run_document, workload_of, workload_options
 
 if TYPE_CHECKING:
     from ds_dip.costs.model import CostModel
@@ -56,7 +56,6 @@ def setup_options(command: _Command) -> _Command:
 
 def inputs_of(given: Mapping[str, Any]) -> Inputs:
     """What the options say; refusals as for ``ds-dip partition``."""
-    from ds_dip.commands.partition import _strategies
     from ds_dip.config import read_config
     from ds_dip.costs.strategies import STRATEGIES
     from ds_dip.costs.table import read_table
@@ -90,7 +89,7 @@ def inputs_of(given: Mapping[str, Any]) -> Inputs:
             parallel=sources.parallel,
         )
     limited = memory.bytes is not None or any(own is not None for own in memory.limits)
-    strategies = _strategies(given["memory_strategies"]) or (STRATEGIES if limited else STRATEGIES[:1])
+    strategies = named_strategies(given["memory_strategies"]) or (STRATEGIES if limited else STRATEGIES[:1])
     seed = dip.planner.seed if given["seed"] is None else given["seed"]
     scorer = Scorer(model, workload, costs, schedulers("dip", 0)[0], memory, sources.ending, strategies)
     if partition is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ds_dip.commands import Finite
 from ds_dip.commands._inputs import COUNT, PATH, PLAIN_WIDTH
 from ds_dip.commands._setups import inputs_of, setup_options
 from ds_dip.files import FileError, check_writable, write_atomic
@@ -20,7 +21,7 @@ from ds_dip.files import FileError, check_writable, write_atomic
 @click.option("--schedules", default="all", show_default=True, metavar="NAME,…|all", help="Which schedules.")
 @click.option("--same-partition", is_flag=True, help="Run every schedule on DIP's partition, not on its own.")
 @click.option("--most-laps", type=COUNT, default=4, show_default=True, help="Largest v of interleaved 1F1B.")
-@click.option("--split-overhead", type=click.FloatRange(0.0, 10.0), default=0.0, show_default=True,
+@click.option("--split-overhead", type=Finite(0.0, 10.0), default=0.0, show_default=True,
               help="Share by which a split backward takes longer.")  # fmt: skip
 @click.option(
     "--evaluations", type=COUNT, help="Schedules that a search scores of each batch; as the run's planner else."
@@ -94,7 +95,8 @@ def _show(document: Mapping[str, Any]) -> None:
 
     title = (
         f"{document['model']} on {document['ranks']} ranks, {document['batches']} batches of {document['samples']} "
-        f"samples in {document['microbatches']} microbatches; medians, least to most"
+        f"samples in {document['microbatches']} microbatches; medians, least to most; searches score "
+        f"{document['evaluations']} schedules"
     )
     table = Table("schedule", "makespan", "", "slower", "bound", "gap", "bubble", "activations", "on", title=title)
     for row in document["schedules"]:

@@ -69,10 +69,10 @@ def command(source: Path | None, problem: Path | None, step: int | None, planned
     elif source.is_file():
         raise click.UsageError(f"{source} is a file: give the --problem of the plan, or a run's folder")
     else:
-        found = _step(source, step, planned)
-    schedule = found.pop("schedule")
+        found = _step(source, step, planned, again=bool(names))
+    schedule, again = found.pop("schedule"), found.pop("again", found["problem"])
     if names and source is not None:
-        outcomes = what_if(found["problem"], schedule, names, effort, _progress)
+        outcomes = what_if(again, schedule, names, effort, _progress)
     bound = None if found["explanation"].measured else lower_bound(found["problem"])[0]
     show_explanation(**found, bound=bound, outcomes=outcomes, path=given["path"], as_json=given["as_json"])
 
@@ -132,13 +132,14 @@ def _plan(path: Path, problem: Path) -> dict[str, Any]:
     return {"problem": task_graph, "schedule": schedule, "explanation": found, "spans": spans, "title": title}
 
 
-def _step(run: Path, step: int | None, planned: bool) -> dict[str, Any]:
+def _step(run: Path, step: int | None, planned: bool, *, again: bool) -> dict[str, Any]:
     from ds_dip.reporting.explained import explained_step
 
     found = explained_step(run, step, planned=planned)
     how = "measured" if found.explanation.measured else "planned"
     title = f"{run}, step {found.timeline.step}, {found.timeline.kind} by {found.timeline.schedule}, as {how}"
     return {
+        "again": found.as_it_ran if again else found.problem,
         "problem": found.problem,
         "schedule": found.schedule,
         "explanation": found.explanation,

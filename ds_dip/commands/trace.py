@@ -44,6 +44,7 @@ def command(source: Path, step: int | None, problem: Path | None, kind: str, out
 
 
 def _plan(path: Path, problem: Path, kind: str, out: Path) -> None:
+    from ds_dip.explaining import Times, explain
     from ds_dip.files import FileError, check_writable, write_atomic
     from ds_dip.reporting.planned import plan_timeline
     from ds_dip.reporting.trace import write_trace
@@ -63,7 +64,9 @@ def _plan(path: Path, problem: Path, kind: str, out: Path) -> None:
         click.echo(f"{len(plan.tasks)} actions on {task_graph.ranks} ranks: {out}")
         return
     timeline = plan_timeline(task_graph, plan)
-    write_trace(out, timeline)
+    start, end = ({own[0]: own[place] for own in plan.tasks} for place in (1, 2))
+    found = explain(task_graph, Schedule(plan.order, plan.choices), Times(start, end, plan.makespan))
+    write_trace(out, timeline, found.bubbles)
     click.echo(f"plan, {len(timeline.planned.stages)} stages on {timeline.ranks} ranks: {out}")
 
 

@@ -50,6 +50,8 @@ class Outcome:
 
     def gain(self, base: Outcome) -> tuple[float, float, float]:
         """The share of the unchanged makespan that is saved: the median's, the least and the most by seeds."""
+        if not min(base.makespans):
+            return 0.0, 0.0, 0.0
         return (
             1 - self.makespan / base.makespan,
             1 - max(self.makespans) / min(base.makespans),

@@ -70,7 +70,7 @@ def _whole(found: Explanation, bound: float | None) -> str:
         f"{seconds_of(ranks * found.makespan)}, {found.bubble:.1%} is bubble"
     )
     if bound is not None and bound > 0:
-        text += f"; no schedule of this problem is below {seconds_of(bound)} ({found.makespan / bound - 1:.1%} less)"
+        text += f"; no schedule of this problem is below {seconds_of(bound)} ({found.makespan / bound - 1:.1%} over it)"
     return text
 
 

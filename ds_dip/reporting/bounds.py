@@ -21,7 +21,7 @@ def bounds(timeline: StepTimeline) -> Iterator[tuple[str, float, float, float]]:
     for name in ("waited_s", "iteration_s", "planned_iteration_s"):
         yield name, getattr(timeline, name) or 0.0, 0.0, MOST_SECONDS
     if timeline.loading_s is not None:
-        yield "loading_s, whose length", len(timeline.loading_s), timeline.ranks, timeline.ranks
+        yield "length of loading_s", len(timeline.loading_s), timeline.ranks, timeline.ranks
         for rank, own in enumerate(timeline.loading_s):
             yield f"loading_s.{rank}", own, 0.0, MOST_SECONDS
     for part, track in (("planned", timeline.planned), ("measured", timeline.measured)):

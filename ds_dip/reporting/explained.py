@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ds_dip.costs.corrections import CorrectedCosts
@@ -29,6 +29,17 @@ class ExplainedStep:
     schedule: Schedule
     explanation: Explanation
     spans: Mapping[int, tuple[float, float]]
+
+    @property
+    def as_it_ran(self) -> Problem:
+        """The problem with its tasks as long as they were; raises FileError where a timeline is all that is known."""
+        if not self.explanation.ready_work:
+            raise FileError(
+                f"step {self.timeline.step} is known by its timeline alone, which has no edges within a rank, so it "
+                'cannot be searched again: record the run ("dip.record.every")'
+            )
+        tasks = (replace(own, duration=self.spans[own.id][1] - self.spans[own.id][0]) for own in self.problem.tasks)
+        return replace(self.problem, tasks=tuple(tasks))
 
 
 def explained_step(run: str | Path, step: int | None = None, *, planned: bool = False) -> ExplainedStep:

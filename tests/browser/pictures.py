@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from ds_dip.reporting.viewer.document import Report
 from ds_dip.reporting.viewer.page import write_page
@@ -62,7 +65,9 @@ def pictures(started: Any, folder: Path, run: Path, out: Path) -> None:
         page = Page(started, folder / f"{source}.html", **(SIZE | window))
         prepare(page)
         page.settle()
-        page.page.screenshot(path=out / f"report-{name}.png")
+        with Image.open(io.BytesIO(page.page.screenshot())) as shot:
+            # A palette halves what a page's few colours take.
+            shot.convert("RGB").quantize(160, dither=Image.Dither.NONE).save(out / f"report-{name}.png", optimize=True)
         page.close()
 
     def bubble(page: Page) -> None:
@@ -86,8 +91,8 @@ def pictures(started: Any, folder: Path, run: Path, out: Path) -> None:
         stage = page.page.evaluate(
             """() => {
                 const measured = dipReport.view.tracks[1];
-                dipReport.window(0.3 * measured.last, 0.4 * measured.last);
-                return measured.rows[1].find((stage) => measured.start[stage] > dipReport.state.begin);
+                dipReport.window(0, 0.1 * measured.last);
+                return measured.rows[2].find((stage) => measured.start[stage] > 0.02 * measured.last);
             }"""
         )
         page.settle()
@@ -96,10 +101,10 @@ def pictures(started: Any, folder: Path, run: Path, out: Path) -> None:
     def slower(page: Page) -> None:
         page.press("x", "c", "c")
 
-    take("plan", "plan", bubble, height=860)
+    take("plan", "plan", bubble)
     take("chosen", "plan", chosen, dark=True)
-    take("run", "run", both, height=900)
-    take("difference", "run", slower, height=860)
+    take("run", "run", both, height=820)
+    take("difference", "run", slower, height=820)
     take("large", "large", lambda page: page.press("x", "m"), height=800)
     take("phone", "plan", lambda page: page.press("Enter"), width=390, height=844, dark=True)
 

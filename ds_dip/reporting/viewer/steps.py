@@ -199,9 +199,9 @@ def _facts(timeline: StepTimeline) -> Iterator[tuple[str, str]]:
         yield "iteration", seconds(figures.iteration) + ("" if planned is None else f" (planned {seconds(planned)})")
     if timeline.waited_s is not None:
         yield "waited for the plan", seconds(timeline.waited_s)
-    yield "bubble of the stages, planned", share(_idle(timeline, timeline.planned))
+    yield "bubble, planned", share(_idle(timeline, timeline.planned))
     if timeline.measured is not None:
-        yield "bubble of the stages, measured", share(_idle(timeline, timeline.measured))
+        yield "bubble, measured", share(_idle(timeline, timeline.measured))
     stages = timeline.planned.stages
     yield "size", size(timeline.ranks, len({own.microbatch for own in stages}), len(stages))
 

@@ -119,7 +119,9 @@ function drawSlips(pen, rank) {
     if (Number.isNaN(measured.start[stage])) continue;
     const [x0, x1] = [xOf(planned.start[stage]), xOf(measured.start[stage])];
     if (Math.min(x0, x1) > gutter() + plotWidth()) break;
-    if (x0 - last0 < 7 || x1 - last1 < 7) continue;
+    // Flatter lines come closer to each other.
+    const apart = Math.max(7, (3 * Math.hypot(x1 - x0, SLIP)) / SLIP);
+    if (x0 - last0 < apart || x1 - last1 < apart) continue;
     [last0, last1] = [x0, x1];
     lines[x1 >= x0 ? "late" : "early"].push(x0, x1);
   }
