@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 
 from ds_dip.files import FileError
+from ds_dip.reporting.viewer.document import Report, document
 from ds_dip.reporting.viewer.planned import view_of_plan
 from ds_dip.scheduling import Problem, interleave, retime
 from tests.scheduling_cases import problems
@@ -63,6 +64,13 @@ def test_the_facts_say_makespan_bound_gap_and_bubble() -> None:
     assert facts["gap"].endswith("(feasible)")
     assert 0 < float(facts["bubble"].removesuffix(" %")) < 100
     assert dict(view_of_plan(small(), plan_of(small()), unitless=True).facts)["makespan"].isascii()
+
+
+def test_a_problem_without_tasks_is_an_empty_timeline() -> None:
+    problem = Problem(2, (None, 1.0), (), ())
+    view = view_of_plan(problem, plan_of(problem))
+    assert (view.ranks, view.bars, view.arrows) == (2, (), ())
+    assert document(Report("r", (view,)))["views"][0]["tracks"][0]["start"] == []
 
 
 def test_another_problems_plan_is_refused() -> None:

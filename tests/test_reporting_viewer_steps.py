@@ -45,14 +45,26 @@ def test_a_measured_stage_starts_no_earlier_than_what_let_it_start_ended() -> No
             assert time[0] == pytest.approx(ahead[1])
 
 
-def test_a_stage_of_one_track_alone_is_shown_all_the_same() -> None:
+def test_a_stage_of_one_track_alone_is_shown_all_the_same(tmp_path: Path) -> None:
     timeline = measured(3)
     assert timeline.measured is not None
     missing = timeline.measured.stages[4]
     kept = tuple(own for own in timeline.measured.stages if own is not missing)
-    view = view_of_step(replace(timeline, measured=replace(timeline.measured, stages=kept)))
+    timeline = replace(timeline, measured=replace(timeline.measured, stages=kept))
+    view = view_of_step(timeline)
     assert len(view.bars) == len(timeline.planned.stages)
     assert sum(time is None for time in view.courses[1].times) == 1
+    write_timeline(tmp_path, timeline)
+    (view,) = report_of_run(tmp_path).views
+    assert view.note.endswith("Not explained: 1 of its stages are not both planned and measured.")
+    assert view.explanations == ()
+
+
+def test_a_stage_of_no_known_kind_is_refused() -> None:
+    timeline = measured(3)
+    odd = replace(timeline.planned.stages[0], kind="FB")
+    with pytest.raises(FileError, match="step 3: a stage of rank 0 has kind 'FB', expected one of F, B, W"):
+        view_of_step(replace(timeline, planned=replace(timeline.planned, stages=(odd,))))
 
 
 @pytest.mark.parametrize("recorded", [False, True])

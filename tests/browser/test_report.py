@@ -12,6 +12,7 @@ from ds_dip.reporting.viewer.document import Report
 from ds_dip.reporting.viewer.page import write_page
 from ds_dip.reporting.viewer.planned import view_of_plan
 from ds_dip.reporting.viewer.steps import report_of_run
+from ds_dip.scheduling import Problem
 from tests.browser.chromium import Page, browser
 from tests.viewer_cases import large, plan_of, run_folder, small
 
@@ -32,6 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("reports")
     write_page(made / "plan.html", Report("Plan", (VIEW,)))
     write_page(made / "run.html", report_of_run(run_folder(made / "run", 6), steps=4))
+    empty = Problem(2, (None, None), (), ())
+    write_page(made / "empty.html", Report("Empty", (view_of_plan(empty, plan_of(empty)),)))
     write_page(made / "large.html", Report("Large", (view_of_plan(large(), plan_of(large())),)))
     return made
 
@@ -52,12 +55,13 @@ def shown(started: Any, folder: Path) -> Iterator[Any]:
         page.close()
 
 
-@pytest.mark.parametrize("name", ["plan", "run", "large"])
+@pytest.mark.parametrize("name", ["plan", "run", "large", "empty"])
 def test_it_opens_from_a_file_and_draws(shown: Any, name: str) -> None:
     page = shown(name)
     assert page.state("frames") >= 1
     assert page.page.title()
     assert page.page.locator("#facts dt").count() >= 5
+    page.press("Enter", "n", "w", "+", "t", "c", "v", "0", "Escape")
 
 
 def test_every_stage_is_where_its_times_say_in_the_colour_of_its_module(shown: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ds_dip.explaining import CAUSES
 from ds_dip.files import FileError
+from ds_dip.scheduling.problem import KINDS
 
 #: Significant digits of the longest time: less than what any clock tells.
 _DIGITS = 9
@@ -252,7 +253,7 @@ def _view(view: View) -> dict[str, Any]:
         name: [getattr(bar, name) for bar in view.bars]
         for name in ("rank", "kind", "chunk", "microbatch", "sub", "task", "tokens")
     }
-    stages["kind"] = ["FBW".index(kind) for kind in stages["kind"]]
+    stages["kind"] = [KINDS.index(kind) for kind in stages["kind"]]
     stages["module"] = [place[bar.module] for bar in view.bars]
     for name in ("task", "tokens"):
         if all(value is None for value in stages[name]):

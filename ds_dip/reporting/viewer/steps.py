@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from ds_dip.reporting.viewer.document import (
     step_name,
 )
 from ds_dip.reporting.viewer.quantities import difference, seconds, share, size
+from ds_dip.scheduling import ProblemError, ScheduleError
+from ds_dip.scheduling.problem import KINDS
 
 #: Stages of all steps in one file: about 60 bytes each, and an open page holds them all.
 MOST_STAGES = 400_000
@@ -75,13 +78,18 @@ def report_of_run(run: str | Path, *, step: int | None = None, steps: int = 12) 
 
 
 def view_of_step(timeline: StepTimeline) -> View:
-    """One step: its stages, when each was planned and when it ran."""
+    """One step: its stages, when each was planned and when it ran. Raises FileError for a stage of no known kind."""
     tracks = {"planned": timeline.planned}
     if timeline.measured is not None:
         tracks["measured"] = timeline.measured
     bars: dict[Stage, Bar] = {}
     for track in tracks.values():
         for own in track.stages:
+            if own.kind not in KINDS:
+                raise FileError(
+                    f"step {timeline.step}: a stage of rank {own.rank} has kind {own.kind[:20]!r}, expected one of "
+                    f"{', '.join(KINDS)}; its timeline is damaged"
+                )
             bars.setdefault(
                 own.stage,
                 Bar(own.rank, own.kind, own.module, own.chunk, own.microbatch, own.sub, tokens=own.tokens),
@@ -151,12 +159,23 @@ def _is_recorded(path: Path) -> bool:
 
 
 def _with_reasons(view: View, timeline: StepTimeline, run: str | Path, *, recorded: bool) -> View:
-    """The view with explanations of both courses; a recording knows more of its problem than a timeline."""
-    known = explained_step(run, timeline.step, planned=True) if recorded else explained_timeline(timeline, planned=True)
-    found = [("planned", known)]
-    if timeline.measured is not None:
-        ready = known.explanation.ready_work
-        found.append(("measured", explained_timeline(timeline, known.problem, ready_work=ready)))
+    """The view with explanations of its courses, or with a note of why there are none.
+
+    A recording knows more of its problem than a timeline.
+    """
+    try:
+        known = (
+            explained_step(run, timeline.step, planned=True) if recorded else explained_timeline(timeline, planned=True)
+        )
+        found = [("planned", known)]
+        if timeline.measured is not None:
+            unlike = {own.stage for own in timeline.measured.stages} ^ {own.stage for own in timeline.planned.stages}
+            if unlike:
+                raise ScheduleError(f"{len(unlike)} of its stages are not both planned and measured")
+            ready = known.explanation.ready_work
+            found.append(("measured", explained_timeline(timeline, known.problem, ready_work=ready)))
+    except (ProblemError, ScheduleError) as error:
+        return replace(view, note=f"{view.note} Not explained: {error}.")
     index = {(bar.kind, bar.module, bar.chunk, bar.microbatch, bar.sub): n for n, bar in enumerate(view.bars)}
     for track, own in found:
         stages = {t.id: index[t.kind, t.module, t.chunk, t.microbatch, t.sub] for t in own.problem.tasks}

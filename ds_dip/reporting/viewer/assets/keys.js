@@ -9,8 +9,8 @@ const KEYS = [
   ["x", "critical path"], ["d", "light, dark"], ["?", "this help"],
 ];
 const READING = [
-  "A row is a rank: its stages in time, planned above measured. Colour is the module; a backward is darker with stripes, a weight gradient lighter with dots; the number is the microbatch, and after the dot the sub-microbatch.",
-  "Striped space between stages is a bubble: the rank idles. The share beside the rank's name is how much of the batch that is.",
+  "A row is a rank: its stages in time, planned above measured, joined by lines that are orange where it was late. Colour is the module; a backward is darker with stripes, a weight gradient lighter with dots; the number is the microbatch, and after the dot the sub-microbatch.",
+  "Striped or dotted space between stages is a bubble: the rank idles, for a cause that its colour, the legend and the card tell. The share beside the rank's name is how much of its time that is. Outlined stages are the critical path.",
   "Under the stages is the memory that the plan holds on the rank; a dashed line is its capacity.",
   "Wheel or pinch zooms, dragging moves, Shift and wheel moves in time. Click a stage to keep its microbatch in sight, with its transfers and, dashed, what let it start.",
   "Search takes words of module and direction (vision, backward, B) and fields: mb3, mb3.1, r2, c0, s1, #17 for a task. Several words must all fit.",

@@ -67,7 +67,7 @@ function fillStages() {
     stages.sort((a, b) => track.start[a] - track.start[b]);
   }
   const heads = [["stage", "text"], ["microbatch", ""], ["chunk", ""], ["rank", ""]];
-  for (const own of view.tracks) heads.push([`${own.name} start`, ""], [`${own.name} seconds`, ""]);
+  for (const own of view.tracks) heads.push([`${own.name} start`, ""], [`${own.name} length`, ""]);
   heads.push(["why then", "text"]);
   const rows = stages.slice(0, MOST_ROWS).map((stage) => {
     const button = element("button", titleOf(stage));
