@@ -29,7 +29,7 @@ from ds_dip.scheduling import (
     retime,
 )
 from ds_dip.scheduling.instances import pipeline, uniform
-from tests.scheduling_cases import problems
+from tests.scheduling_cases import problems, renumbered
 
 MANY = hypothesis.settings(deadline=None, max_examples=150)
 
@@ -280,3 +280,36 @@ def test_a_task_without_times_is_refused() -> None:
         explain(problem, gpipe(problem), Times({0: 0.0}, {0: 1.0}, 1.0))
     with pytest.raises(ScheduleError, match="ends before it starts"):
         explain(problem, gpipe(problem), Times({0: 0.0, 1: 3.0}, {0: 1.0, 1: 2.0}, 1.0))
+
+
+@MANY
+@given(case=cases())
+def test_missed_work_is_the_ranks_own_later_work_each_once(case: tuple[Problem, Schedule]) -> None:
+    problem, schedule = case
+    found, times, durations = explain(problem, schedule), retime(problem, schedule), chosen(problem, schedule)
+    tasks = {task.id: task for task in problem.tasks}
+    near, blamed = 1e-8 * max(found.makespan, 1e-9), dict.fromkeys(tasks, 0.0)
+    for own in found.bubbles:
+        if own.cause in ("memory", "order"):
+            assert own.task is not None
+            assert tasks[own.task].rank == own.rank
+            assert times.start[own.task] >= own.end - near
+            blamed[own.task] += own.seconds
+    assert all(seconds <= durations[task] + near for task, seconds in blamed.items())
+
+
+@MANY
+@given(case=cases(), seed=st.integers(0, 99))
+def test_numbers_and_units_of_a_problem_change_nothing(case: tuple[Problem, Schedule], seed: int) -> None:
+    problem, schedule = case
+    other, new = renumbered(problem, seed)
+    place = {pair.forward: number for number, pair in enumerate(problem.pairs)}
+    back = {number: task for task, number in new.items()}
+    renamed = Schedule(
+        tuple(tuple(new[task] for task in order) for order in schedule.order),
+        tuple(schedule.choices[place[back[pair.forward]]] for pair in other.pairs),
+    )
+    found, again = explain(problem, schedule), explain(other, renamed)
+    for one, two in zip(found.sums(), again.sums(), strict=True):
+        assert two == pytest.approx(one, abs=1e-7 * max(found.makespan, 1e-9))
+    assert [link.start for link in found.critical_path] == pytest.approx([link.start for link in again.critical_path])

@@ -79,15 +79,17 @@ def test_a_plan_that_did_not_run_is_explained_as_planned(tmp_path: Path) -> None
     check(explained_step(tmp_path), PLAN.makespan)
 
 
-def test_a_plan_with_split_backwards_is_taken_as_its_timeline_has_it(tmp_path: Path) -> None:
+def test_a_plan_with_split_backwards_has_them_in_its_problem(tmp_path: Path) -> None:
     settings = replace(PLANNER.settings, split=0.0, evaluations=60)
     planner = type(PLANNER)(settings)
     plans = (planner.plan(number) for number in range(40))
     plan = next(own for own in plans if any(t.stage.kind == "W" for rank in own.stages for t in rank))
     record(tmp_path, scaled(plan), run=run_of(settings))
     found = explained_step(tmp_path, planned=True)
-    assert not found.explanation.ready_work
+    assert found.explanation.ready_work
+    assert any(task.kind == "W" for task in found.problem.tasks)
     check(found, plan.makespan)
+    assert retime(found.problem, found.schedule).makespan == pytest.approx(plan.makespan)
 
 
 def test_a_timelines_problem_has_its_stages_and_messages() -> None:

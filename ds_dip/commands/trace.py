@@ -72,6 +72,7 @@ def _plan(path: Path, problem: Path, kind: str, out: Path) -> None:
 
 def _step(run: Path, step: int | None, out: Path) -> None:
     from ds_dip.files import FileError, check_writable
+    from ds_dip.reporting.explained import explained_step
     from ds_dip.reporting.timeline import timeline_of, timelines
     from ds_dip.reporting.trace import write_trace
 
@@ -84,7 +85,8 @@ def _step(run: Path, step: int | None, out: Path) -> None:
     if _is_ours(out) or out.resolve().parent == found[step].resolve().parent:
         raise FileError(f"{out}: is a place of the run's own files, which a trace would replace; name another file")
     timeline = timeline_of(run, step)
-    write_trace(out, timeline)
+    measured = explained_step(run, step).explanation.bubbles if timeline.measured else ()
+    write_trace(out, timeline, explained_step(run, step, planned=True).explanation.bubbles, measured)
     parts = "planned and measured" if timeline.measured else "planned (it was not measured)"
     click.echo(f"step {step}, {parts}, {len(timeline.planned.stages)} stages on {timeline.ranks} ranks: {out}")
 

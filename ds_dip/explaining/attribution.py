@@ -9,13 +9,14 @@ the mean of its stage is unevenness of microbatches. The rest is ramp-up, ramp-d
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ds_dip.explaining.critical import critical_path
 from ds_dip.explaining.explanation import Bubble, Explanation
 from ds_dip.explaining.ready import Missed, missed_work
-from ds_dip.explaining.view import LATE, RUN, TRANSFER, Span, Times, View, view_of
+from ds_dip.explaining.view import ENDING, LATE, RUN, TRANSFER, Span, Times, View, view_of
 from ds_dip.scheduling.problem import Problem
 from ds_dip.scheduling.schedule import Schedule
 
@@ -59,12 +60,12 @@ def _rank(view: View, rank: int, missed: Sequence[Missed]) -> Iterator[Bubble]:
     """A rank's bubbles; waiting is not looked at closely yet."""
     free = 0.0
     causes = [Bubble(rank, own.start, own.end, "order" if own.fits else "memory", own.task) for own in missed]
-    order = view.orders[rank]
+    order, begun = view.orders[rank], [own.start for own in causes]
     for place, task in enumerate(order):
         start = float(view.start[task])
         if start > free:
             waiting = "peer" if place else "ramp-up"
-            inside = [own for own in causes if free <= own.start < start]
+            inside = causes[bisect_left(begun, free) : bisect_left(begun, start)]
             yield from _filled(inside, _waits(view, rank, view.chain(task), waiting, task), free, start)
         free = max(free, float(view.end[task]))
     if view.until > free:
@@ -82,7 +83,7 @@ def _end(view: View) -> Iterator[Span]:
         return
     end, start = float(view.end[view.last]), float(view.start[view.last])
     if view.until > end:
-        yield Span(end, view.until, "ending", view.last)
+        yield Span(end, view.until, ENDING, view.last)
     yield Span(start, end, RUN, view.last)
     yield from view.chain(view.last)
 
@@ -95,7 +96,7 @@ def _waits(view: View, rank: int, chain: Iterable[Span], waiting: str, own: int)
             cause = "transfer"
         elif span.kind == LATE and span.task == own:
             cause = "late"
-        elif span.kind == "ending" and (view.measured or view.arrays.rank[span.task] == rank):
+        elif span.kind == ENDING and (view.measured or view.arrays.rank[span.task] == rank):
             cause = "ending"
         yield Bubble(rank, span.start, span.end, cause, span.task if span.task >= 0 else None)
 

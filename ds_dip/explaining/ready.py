@@ -2,7 +2,7 @@
 
 All gaps of all ranks are filled with later tasks in the order of time, as soon as their inputs are there; what is done
 so early gives its output as early, to all ranks. A task fits where neither it nor what runs between the gap and its own
-place would then exceed its rank's memory; one whose input came of work that did not fit does not fit either.
+place would then exceed its rank's memory; nor does one whose input came of work that did not fit.
 
 Where a rank is filled is a loss only as far as another order could be shorter. By the lower bound, no order with this
 memory takes more than ``makespan - bound`` off, and none with any memory more than the same without capacities: a
@@ -70,7 +70,8 @@ class _Filling:
         self._start, self._rank = view.start.tolist(), arrays.rank.tolist()
         self._left = (view.end - view.start).tolist()
         self._filled = [False] * arrays.n
-        self._done = view.end.tolist()
+        self._ended = view.end.tolist()
+        self._done = list(self._ended)
         self._arrival = view.arrival.tolist()
         self._succ = [arrays.succ[a:b].tolist() for a, b in zip(arrays.succ_ptr, arrays.succ_ptr[1:], strict=False)]
         self._pred = [
@@ -83,8 +84,8 @@ class _Filling:
                 self._place[task] = place
         self._held = [view.held[order] for order in view.orders]
         self._peak = [view.held[order] + arrays.acquire[order] for order in view.orders]
-        #: Tasks whose early input came of work that did not fit.
-        self._spoilt = [False] * arrays.n
+        #: Filled tasks that did not fit: until they really end nothing that needs them fits.
+        self._unfit = [False] * arrays.n
         self._ready: list[list[tuple[int, int]]] = [[] for _ in view.orders]
         self._free = [0.0] * arrays.ranks
         self._missed: list[list[Missed]] = [[] for _ in view.orders]
@@ -139,32 +140,34 @@ class _Filling:
             break
         else:
             return None
-        fits = not self._spoilt[task] and self._fits(rank, place, own, task)
+        fits = self._fits(rank, place, own, task, at)
         until = min(end, at + float(self._left[task]))
         if until > at:
             self._missed[rank].append(Missed(at, until, task, fits))
         self._left[task] -= until - at
         if self._left[task] <= self._view.same:
             self._filled[task] = True
-            self._finish(task, until, fits, events)
+            self._unfit[task] = not fits
+            self._finish(task, until, events)
             if fits:
                 claim = float(self._view.arrays.acquire[task] - self._view.arrays.release[task])
                 self._held[rank][place:own] += claim
                 self._peak[rank][place:own] += claim
         return until
 
-    def _fits(self, rank: int, place: int, own: int, task: int) -> bool:
+    def _fits(self, rank: int, place: int, own: int, task: int, at: float) -> bool:
         arrays, limit = self._view.arrays, float(self._view.limit[rank])
+        if any(self._unfit[source] and self._ended[source] + delay > at for source, delay in self._pred[task]):
+            return False
         if self._held[rank][place] + arrays.acquire[task] > limit:
             return False
         most = float(self._peak[rank][place:own].max(initial=0.0))
         return most + float(arrays.acquire[task] - arrays.release[task]) <= limit
 
-    def _finish(self, task: int, at: float, fits: bool, events: list[tuple[float, int, int]]) -> None:
+    def _finish(self, task: int, at: float, events: list[tuple[float, int, int]]) -> None:
         """A task is done early: what needs it may have its input earlier."""
         self._done[task] = min(self._done[task], at)
         for after in self._succ[task]:
-            self._spoilt[after] = self._spoilt[after] or not fits
             arrival = max(self._done[source] + delay for source, delay in self._pred[after])
             if arrival < self._arrival[after] - self._view.same:
                 self._arrival[after] = arrival

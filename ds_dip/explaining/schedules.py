@@ -100,14 +100,18 @@ def _interleaved(setting: Setting) -> Iterator[Way]:
         yield Way("interleaved", describe(own), own, _plain(interleaved_1f1b), setting.strategies)
         return
     seconds, model = setting.seconds(), setting.scorer.model
+    refusal: PartitionError | None = None
+    made = False
     for laps in range(1, setting.most_laps + 1):
         try:
             own = interleaved_split(model, setting.partition.ranks, laps, seconds)
-        except PartitionError:
-            if laps > 1 or setting.most_laps == 1:
-                return
+        except PartitionError as error:
+            refusal = error
             continue
+        made = True
         yield Way("interleaved", f"v = {laps}, by seconds", own, _plain(interleaved_1f1b), setting.strategies)
+    if refusal is not None and not made:
+        raise refusal
 
 
 def _optimus(setting: Setting) -> Iterator[Way]:
@@ -137,7 +141,7 @@ def _dip(name: str, *, search: bool, memory: bool) -> Callable[[Setting], Iterat
             return problem, _searched(setting, problem) if search else interleave(problem)
 
         if memory and setting.strategies == KEEP:
-            return
+            raise BaselineError("memory is not limited, so no stage computes anything again")
         own = setting.partition
         yield Way(name, describe(own), own, order, setting.strategies if memory else KEEP)
 
@@ -188,5 +192,6 @@ def compared(setting: Setting, names: tuple[str, ...], progress: Callable[[str],
                     best = own
         except (PartitionError, BaselineError) as error:
             best = best or Trial(name, "", reason=str(error))
-        found.append(best or Trial(name, "", reason="memory is not limited, so no stage computes anything again"))
+        if best is not None:
+            found.append(best)
     return found

@@ -19,7 +19,8 @@ from ds_dip.scheduling.timing import Orders, positions, starts
 
 #: Times that differ by less than this share of the makespan are the same.
 SAME = 1e-9
-RUN, TRANSFER, LATE = "run", "transfer", "late"
+#: What a moment of a chain is: a task runs, its message is on its way, it could start, or all tasks are done.
+RUN, TRANSFER, LATE, ENDING = "run", "transfer", "late", "ending"
 
 
 class Times(NamedTuple):
@@ -31,7 +32,7 @@ class Times(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A time on the chain of what a task waited for: ``task`` ran, its message was on its way, or it was late."""
+    """A time on the chain of what a task waited for, by kind: ``task`` is who ran, sends, is late, or was the last."""
 
     start: float
     end: float

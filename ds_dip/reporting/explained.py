@@ -12,7 +12,9 @@ from ds_dip.explaining import Bubble, Explanation, Times, explain
 from ds_dip.files import FileError
 from ds_dip.planner.recording import SUFFIX as RECORDED
 from ds_dip.planner.recording import Recording
+from ds_dip.planner.splitting import Splitter
 from ds_dip.planning import build_problem
+from ds_dip.planning.split import split
 from ds_dip.programs import strategies_of
 from ds_dip.programs.program import Stage
 from ds_dip.reporting.timeline import StageInterval, StepTimeline, timeline_of, timelines
@@ -123,7 +125,7 @@ def _recorded(run: str | Path, step: int) -> Problem:
     model, partition = settings.model, settings.partition
     costs = with_rules(base_costs(model, settings.rates, settings.table, partition), model, settings.rules)
     chunks = {(chunk.module, chunk.start): chunk for chunk in partition.chunks}
-    return build_problem(
+    problem = build_problem(
         found.plan.batch,
         model,
         partition,
@@ -132,6 +134,11 @@ def _recorded(run: str | Path, step: int) -> Problem:
         memory_capacity=settings.memory_capacity,
         chosen=strategies_of(found.plan.programs),
     )
+    apart = {replace(own.stage, kind="B") for rank in found.plan.stages for own in rank if own.stage.kind == "W"}
+    if not apart or settings.split is None:
+        return problem
+    shares = Splitter(settings).weights(problem, found.plan.batch)
+    return split(problem, shares, settings.split, lambda task: _stage(task) in apart)[0]
 
 
 def _in_order(stages: Iterable[StageInterval], rank: int) -> list[StageInterval]:

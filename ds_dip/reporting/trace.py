@@ -29,14 +29,21 @@ _MICROSECONDS = 1e6
 _INSIDE = 1e-3
 
 
-def write_trace(path: str | Path, timeline: StepTimeline, bubbles: Sequence[Bubble] = ()) -> None:
+def write_trace(
+    path: str | Path, timeline: StepTimeline, planned: Sequence[Bubble] = (), measured: Sequence[Bubble] = ()
+) -> None:
     """Write the trace of a step, atomically."""
-    write_json(path, trace(timeline, bubbles))
+    write_json(path, trace(timeline, planned, measured))
 
 
-def trace(timeline: StepTimeline, bubbles: Sequence[Bubble] = ()) -> dict[str, Any]:
-    """The trace of a step as a document in Chrome's trace event format; ``bubbles`` are those of its plan."""
-    events = [*_batch(timeline), *_bubbles(bubbles)]
+def trace(timeline: StepTimeline, planned: Sequence[Bubble] = (), measured: Sequence[Bubble] = ()) -> dict[str, Any]:
+    """The trace of a step as a document in Chrome's trace event format, with what is known of its bubbles.
+
+    The times of ``planned`` ones are from the plan's first stage, of ``measured`` ones from the batch's start.
+    """
+    shift = min((stage.start_s for stage in timeline.planned.stages), default=0.0)
+    events = [*_batch(timeline), *_bubbles(planned, BATCH + 1, shift)]
+    events += _bubbles(measured, BATCH + 1 + timeline.ranks, 0.0)
     for group, (name, track) in enumerate((("planned", timeline.planned), ("measured", timeline.measured))):
         if track is not None:
             events += _track(name, track, BATCH + 1 + group * timeline.ranks, timeline.ranks)
@@ -65,13 +72,14 @@ def _batch(timeline: StepTimeline) -> Iterator[Event]:
     yield _slice(BATCH, COMPUTE, "reduction and step", end, timeline.iteration_s)
 
 
-def _bubbles(bubbles: Sequence[Bubble]) -> Iterator[Event]:
-    """The planned ranks' bubbles by cause, in a thread of their own below compute."""
+def _bubbles(bubbles: Sequence[Bubble], first: int, shift: float) -> Iterator[Event]:
+    """Bubbles by cause, in the last thread of every rank; ``first`` is the process of rank 0."""
     for rank in sorted({bubble.rank for bubble in bubbles}):
-        yield _thread(BATCH + 1 + rank, _BUBBLES, "bubbles")
+        yield _thread(first + rank, _BUBBLES, "bubbles")
     for own in bubbles:
         details = {} if own.task is None else {"task": own.task}
-        yield {**_slice(BATCH + 1 + own.rank, _BUBBLES, own.cause, own.start, own.end, details), "cat": "bubble"}
+        slice_ = _slice(first + own.rank, _BUBBLES, own.cause, own.start + shift, own.end + shift, details)
+        yield {**slice_, "cat": "bubble"}
 
 
 def _track(group: str, track: Track, first: int, ranks: int) -> Iterator[Event]:
