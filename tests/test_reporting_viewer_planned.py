@@ -46,14 +46,14 @@ def test_stages_and_the_bubbles_that_are_explained_fill_every_ranks_time(problem
             if bar.rank == rank and time is not None
         ]
         assert sum(end - start for start, end in (*idle, *busy)) == pytest.approx(plan.makespan, abs=1e-9)
-    assert view.note == ""
+    assert view.warning == ""
 
 
 def test_a_plan_that_does_not_hold_is_shown_as_such_without_an_explanation() -> None:
     plan = plan_of(small())
     task, start, end = plan.tasks[0]
     view = view_of_plan(small(), replace(plan, tasks=((task, start, end + 1.0), *plan.tasks[1:])))
-    assert view.note.startswith("This plan does not hold, see ds-dip check: ")
+    assert view.warning.startswith("This plan does not hold, see ds-dip check: ")
     assert view.explanations == ()
 
 

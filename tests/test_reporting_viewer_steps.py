@@ -56,7 +56,7 @@ def test_a_stage_of_one_track_alone_is_shown_all_the_same(tmp_path: Path) -> Non
     assert sum(time is None for time in view.courses[1].times) == 1
     write_timeline(tmp_path, timeline)
     (view,) = report_of_run(tmp_path).views
-    assert view.note.endswith("Not explained: 1 of its stages are not both planned and measured.")
+    assert view.warning == "This step is not explained: 1 of its stages are not both planned and measured."
     assert view.explanations == ()
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ds_dip.commands import is_ours
+
 if TYPE_CHECKING:
     from ds_dip.reporting.viewer.document import Report
 
@@ -49,13 +51,13 @@ def command(source: Path, problem: Path | None, unitless: bool, step: int | None
         if step is not None:
             raise click.UsageError("--step goes with a run's folder, PLAN is a file; leave it out")
         report = _of_plan(source, problem, unitless)
-    if _is_ours(out):
+    if is_ours(out):
         raise FileError(f"{out}: is a file that ds_dip reads, which the page would replace; name another file")
     write_page(out, report)
     shown = report.views[report.opened]
     tracks = " and ".join(own.name for own in shown.courses)
     click.echo(f"{shown.name}, {tracks}, {len(shown.bars)} stages on {shown.ranks} ranks: {out}")
-    for note in report.notes:
+    for note in filter(None, (shown.warning, *report.notes)):
         click.echo(note)
 
 
@@ -76,11 +78,3 @@ def _of_plan(path: Path, problem: Path | None, unitless: bool) -> Report:
         )
     view = view_of_plan(task_graph, plan, name=path.name, unitless=unitless)
     return Report(f"Plan {path.name}", (view,), unitless=unitless)
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether a file is a document that ds_dip reads: they all begin with their format."""
-    if not path.exists():
-        return False
-    with path.open("rb") as stream:
-        return stream.read(64).startswith(b'{"format": "ds-dip/')

@@ -225,6 +225,11 @@ def timelines(run: str | Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def listed(steps: Sequence[int]) -> str:
+    """Steps in words, short."""
+    return ", ".join(map(str, steps)) if len(steps) <= 8 else f"{steps[0]} to {steps[-1]} ({len(steps)} of them)"
+
+
 def timeline_of(run: str | Path, step: int) -> StepTimeline:
     """The timeline of one of the steps of ``timelines``; raises FileError for a file that is none."""
     path = timelines(run)[step]

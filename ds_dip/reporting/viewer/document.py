@@ -84,7 +84,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One batch: its stages, planned and perhaps measured, with memory per rank as (time, bytes) from each time on."""
+    """One batch: its stages, planned and perhaps measured, with memory per rank as (time, bytes) from each time on.
+
+    ``warning`` says above it what is wrong with it, ``note`` below it how to take its times.
+    """
 
     name: str
     ranks: int
@@ -96,6 +99,7 @@ class View:
     capacity: tuple[float | None, ...] = ()
     explanations: tuple[Explanation, ...] = ()
     note: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +280,7 @@ def _view(view: View) -> dict[str, Any]:
         "ranks": view.ranks,
         "facts": view.facts,
         "note": view.note,
+        "warning": view.warning,
         "modules": modules,
         "stages": stages,
         "tracks": [track(own) for own in view.courses],

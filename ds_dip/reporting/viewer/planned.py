@@ -49,7 +49,7 @@ def view_of_plan(problem: Problem, plan: Plan, *, name: str = "plan", unitless: 
         capacity=problem.memory_capacity,
     )
     if violations := verify(problem, plan):
-        return replace(view, note=f"This plan does not hold, see ds-dip check: {violations[0]}.")
+        return replace(view, warning=f"This plan does not hold, see ds-dip check: {violations[0]}.")
     spans = Times({t: own[0] for t, own in at.items()}, {t: own[1] for t, own in at.items()}, plan.makespan)
     found = explanation_document(problem, explain(problem, schedule, spans), plan.lower_bound)
     return explained(view, found)

@@ -14,7 +14,7 @@ from ds_dip.planner.recording import Recording
 from ds_dip.programs.program import Stage
 from ds_dip.reporting.explained import explained_step, explained_timeline
 from ds_dip.reporting.summary import FORMAT as SUMMARY
-from ds_dip.reporting.timeline import StepTimeline, Track, read_timeline, timeline_of, timelines
+from ds_dip.reporting.timeline import StepTimeline, Track, listed, read_timeline, timeline_of, timelines
 from ds_dip.reporting.viewer.document import (
     Arrow,
     Bar,
@@ -32,8 +32,8 @@ from ds_dip.reporting.viewer.quantities import difference, seconds, share, size
 from ds_dip.scheduling import ProblemError, ScheduleError
 from ds_dip.scheduling.problem import KINDS
 
-#: Stages of all steps in one file: about 60 bytes each, and an open page holds them all.
-MOST_STAGES = 400_000
+#: Stages of all steps in one file: with both tracks and their explanations about 200 bytes each.
+MOST_STAGES = 200_000
 #: Batches of which a run's report shows the figures.
 MOST_FIGURES = 200
 
@@ -175,7 +175,7 @@ def _with_reasons(view: View, timeline: StepTimeline, run: str | Path, *, record
             ready = known.explanation.ready_work
             found.append(("measured", explained_timeline(timeline, known.problem, ready_work=ready)))
     except (ProblemError, ScheduleError) as error:
-        return replace(view, note=f"{view.note} Not explained: {error}.")
+        return replace(view, warning=f"This step is not explained: {error}.")
     index = {(bar.kind, bar.module, bar.chunk, bar.microbatch, bar.sub): n for n, bar in enumerate(view.bars)}
     for track, own in found:
         stages = {t.id: index[t.kind, t.module, t.chunk, t.microbatch, t.sub] for t in own.problem.tasks}
@@ -250,8 +250,3 @@ def _run_facts(run: str | Path) -> Iterator[tuple[str, str]]:
     if isinstance(fallbacks := summary.get("fallbacks"), dict):
         causes = ", ".join(f"{cause} {count}" for cause, count in fallbacks.items())
         yield "fallbacks", causes or "none"
-
-
-def listed(steps: Sequence[int]) -> str:
-    """Steps in words, short."""
-    return ", ".join(map(str, steps)) if len(steps) <= 8 else f"{steps[0]} to {steps[-1]} ({len(steps)} of them)"

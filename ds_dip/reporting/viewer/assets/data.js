@@ -17,7 +17,7 @@ function decode(raw) {
   const columns = raw.stages;
   const count = columns.rank.length;
   const view = {
-    name: raw.name, ranks: raw.ranks, facts: raw.facts, note: raw.note, modules: raw.modules, count,
+    name: raw.name, ranks: raw.ranks, facts: raw.facts, note: raw.note, warning: raw.warning, modules: raw.modules, count,
     rank: Int32Array.from(columns.rank), kind: Uint8Array.from(columns.kind), module: Uint16Array.from(columns.module),
     chunk: Int32Array.from(columns.chunk), microbatch: Int32Array.from(columns.microbatch), sub: Int32Array.from(columns.sub),
     task: columns.task || null, tokens: columns.tokens || null,

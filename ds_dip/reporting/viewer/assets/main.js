@@ -76,6 +76,7 @@ function open(number) {
   if (!choicesOf("colour").includes(state.colour)) state.colour = "module";
   document.getElementById("view-name").textContent = report.title.endsWith(view.name) ? "" : view.name;
   fillFacts(document.getElementById("facts"), view.facts);
+  fillNotes();
   fillTables();
   fillControls();
   fit();
@@ -84,6 +85,14 @@ function open(number) {
   changed();
   markStep();
   sizeScroller();
+}
+
+function fillNotes() {
+  const notes = document.getElementById("notes");
+  const lines = report.notes.map((text) => element("li", text));
+  if (view.warning) lines.unshift(element("li", view.warning, "warning"));
+  notes.hidden = lines.length === 0;
+  notes.replaceChildren(...lines);
 }
 
 // As tall as its ranks need, within the window.
@@ -108,9 +117,6 @@ const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
 prefersDark.addEventListener("change", (event) => setTheme(event.matches));
 window.addEventListener("resize", sizeScroller);
 
-const notes = document.getElementById("notes");
-notes.hidden = report.notes.length === 0;
-notes.replaceChildren(...report.notes.map((text) => element("li", text)));
 fillHelp();
 fillSteps();
 state.dark = prefersDark.matches;
