@@ -1,9 +1,9 @@
 """The code blocks of README.md and docs/, and how each is to be run: what its mark says.
 
 A mark is a comment right above the block: ``<!-- run: nightly -->`` runs it in the nightly tier only,
-``<!-- run: no; REASON -->`` never, ``<!-- run: by tests/FILE.py -->`` says that this test runs it. ``ranks 2`` starts it
-by DeepSpeed's launcher, and ``after NAME`` puts tests/docs/NAME.py in front of it; marks are joined by commas. A block
-without a mark runs in every tier. One that begins with ``# NAME.py`` is that file, for the blocks after it.
+``<!-- run: no; REASON -->`` never, ``<!-- run: by tests/FILE.py -->`` says that this test runs it. ``ranks 2`` starts
+it by DeepSpeed's launcher, and ``after NAME`` puts tests/docs/NAME.py in front of it; marks are joined by commas. A
+block without a mark runs in every tier. One that begins with ``# NAME.py`` is that file, for the blocks after it.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from ds_dip.commands import Finite, Seconds, refusing
 from ds_dip.commands._inputs import COUNT, PATH, CostInputs, cost_inputs, dataset_of, run_document, workload_of
+from ds_dip.shipped import find
 
 if TYPE_CHECKING:
     from ds_dip.models.partition import Partition
@@ -34,10 +35,10 @@ _OPTIONS = (
 #: What a benchmark emulates where it is told nothing: VLM-S on ranks of four H800 each, by the data sheet, linked by
 #: the network, and packed documents.
 SAMPLE = {
-    "model_path": Path("model_configs/vlm_s.json"),
+    "model_path": find(Path("model_configs/vlm_s.json")),
     "dataset": "ds_dip.data.documents:PackedDocuments",
     "dataset_options": '{"samples": 4096}',
-    "device": Path("profiling/devices/h800.json"),
+    "device": find(Path("profiling/devices/h800.json")),
     "link": "network",
     "rate": (("flops", "3.17e15"), ("memory", "1.2e13"), ("link", "8e10")),
     "compute": "bfloat16",

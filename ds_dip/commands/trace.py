@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
+from ds_dip.commands import Command
 
-@click.command("trace")
+
+@click.command(
+    "trace",
+    cls=Command,
+    examples=[
+        "ds-dip trace runs/quickstart --out trace.json",
+        "ds-dip trace runs/quickstart --step 99 --out trace.json",
+    ],
+)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--step", type=int, help="The step to show; the last one with a timeline by default.")
 @click.option(
@@ -17,7 +27,8 @@ import click
     show_default=True,
     help="Where to write the trace.",
 )
-def command(run: Path, step: int | None, out: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Say as JSON what was written.")
+def command(run: Path, step: int | None, out: Path, as_json: bool) -> None:
     """Write a step of RUN, planned and measured on one clock, as a Chrome/Perfetto trace.
 
     RUN is a run's folder, with timelines/ or recording/ in it (see "dip.trace" and "dip.record" in the
@@ -37,6 +48,10 @@ def command(run: Path, step: int | None, out: Path) -> None:
         raise FileError(f"{out}: is a place of the run's own files, which a trace would replace; name another file")
     timeline = timeline_of(run, step)
     write_trace(out, timeline)
+    if as_json:
+        written = {"step": step, "measured": timeline.measured is not None, "ranks": timeline.ranks}
+        click.echo(json.dumps({**written, "stages": len(timeline.planned.stages), "trace": str(out)}))
+        return
     parts = "planned and measured" if timeline.measured else "planned (it was not measured)"
     click.echo(f"step {step}, {parts}, {len(timeline.planned.stages)} stages on {timeline.ranks} ranks: {out}")
 

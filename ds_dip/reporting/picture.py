@@ -66,8 +66,7 @@ def panels(timeline: StepTimeline) -> list[Panel]:
     for name, track in (("planned", timeline.planned), ("measured", timeline.measured)):
         if track is not None:
             boxes = [
-                Box(own.rank, own.start_s, own.end_s, own.kind, own.module, str(own.microbatch))
-                for own in track.stages
+                Box(own.rank, own.start_s, own.end_s, own.kind, own.module, str(own.microbatch)) for own in track.stages
             ]
             panel = Panel("", timeline.ranks, boxes)
             title = f"step {timeline.step}, {name}: {1e3 * panel.end:.1f} ms, {panel.idle:.1%} idle"
@@ -93,10 +92,8 @@ def pixels(drawn: Sequence[Panel]) -> NDArray[np.uint8]:
 def svg(drawn: Sequence[Panel]) -> str:
     """The panels as an SVG file of their own; all are drawn to one scale."""
     height = _height(drawn)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" '
-        f'font-size="11"><rect width="{_WIDTH}" height="{height}" fill="{_PAPER}"/>'
-    ]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+    parts = [f'{head}font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="{_PAPER}"/>']
     for x, y, width, tall, colour in _rectangles(drawn):
         parts.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{tall}" fill="{colour}"/>')
     for x, y, text, colour, anchor in _texts(drawn):
@@ -123,7 +120,8 @@ def _colour(modules: Sequence[str], module: str, kind: str) -> str:
 
 def _rows(drawn: Sequence[Panel]) -> list[int]:
     """Where each panel's first rank begins."""
-    tops, y = [], 0
+    tops: list[int] = []
+    y = 0
     for panel in drawn:
         tops.append(y + _HEAD)
         y += _HEAD + panel.ranks * (_ROW + _GAP)
@@ -140,9 +138,9 @@ def _rectangles(drawn: Sequence[Panel]) -> list[tuple[float, float, float, int, 
             # The gap of half a pixel keeps boxes of one colour apart.
             width = max(0.5, (box.end - box.start) * scale - 0.5)
             found.append((_LEFT + box.start * scale, float(y), width, _ROW, _colour(modules, box.module, box.kind)))
-    y = float(_height(drawn) - _FOOT + 14)
+    bottom = float(_height(drawn) - _FOOT + 14)
     for number, (_, colour) in enumerate(_legend(modules)):
-        found.append((float(_LEFT + 150 * (number % 6)), y + 14 * (number // 6), 10.0, 10, colour))
+        found.append((float(_LEFT + 150 * (number % 6)), bottom + 14 * (number // 6), 10.0, 10, colour))
     return found
 
 

@@ -1,5 +1,3 @@
-import sys
-
 import ds_dip
 
 config = ds_dip.load_config("ds_config.json")
@@ -10,4 +8,3 @@ module = ds_dip.DIPModule(model, partition, layers, ds_dip.token_cross_entropy)
 engine, *_ = ds_dip.initialize(model=module, config=config, training_data=data)
 steps, folder = 2, "checkpoints"
 engine.train_batch()
-
