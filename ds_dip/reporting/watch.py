@@ -72,7 +72,8 @@ def _head(live: Live, condition: str, name: str, now: float | None) -> Text:
     now = time.time() if now is None else now
     head = Text(f"{name}  ", style="bold")
     head.append(condition, style=_COLOURS[condition])
-    head.append(f"  process {live.pid} on {live.host}, {_time(live.updated - live.started)}")
+    last = now if condition == "training" else live.updated
+    head.append(f"  process {live.pid} on {live.host}, {_time(last - live.started)}")
     if condition == "silent":
         head.append(f"; nothing was written for {_time(now - live.updated)}")
     if condition == "dead":
