@@ -4,8 +4,8 @@
 #   bash launch/wheel.sh [--clean]
 #
 # What ds_dip needs (torch is half a gigabyte) comes from .venv by a path file in the new environment, so that this takes
-# a minute; ds_dip itself comes from the wheel alone, and its requirements are checked against what is there. With
-# --clean everything is installed anew, from the package index.
+# a minute; ds_dip itself comes from the wheel alone, and ds-dip doctor checks its requirements. With --clean everything
+# is installed anew, from the package index.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$DS_DIP_ROOT"
@@ -21,9 +21,9 @@ folder="$(mktemp -d)"
 port="${DS_DIP_TEST_PORT:-29617}"
 trap 'rm -rf "$folder"; remove_buffers "$port"' EXIT
 
-# From a copy of what git has: files that lie about in the checkout do not get in.
-git archive --prefix source/ HEAD | tar -x -C "$folder"
-git diff HEAD --binary --relative | (cd "$folder/source" && git apply --allow-empty 2>/dev/null || true)
+# From a copy of what git has or would take: files that were built in the checkout do not get in.
+mkdir "$folder/source"
+git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C "$folder/source"
 python -m build --wheel --no-isolation --outdir "$folder/dist" "$folder/source" >"$folder/build.log" 2>&1 || {
     tail -n 20 "$folder/build.log" >&2
     fail "the wheel could not be built"
@@ -48,10 +48,8 @@ mkdir "$folder/elsewhere"
 cd "$folder/elsewhere"
 where="$(python -c 'import ds_dip; print(ds_dip.__file__)')"
 [[ "$where" == "$folder"/venv/* ]] || fail "ds_dip is imported from $where, not from the wheel"
-"${pip[@]}" check >"$folder/check.log" || grep -q ds_dip "$folder/check.log" && { grep ds_dip "$folder/check.log" >&2 && fail "its requirements are not met"; } || true
-
 ds-dip --help >/dev/null
-ds-dip doctor || [[ $? == 1 ]] || fail "ds-dip doctor ended otherwise than with an answer"
+ds-dip doctor >"$folder/doctor.log" || { cat "$folder/doctor.log" >&2 && fail "ds-dip doctor finds that training cannot work"; }
 ds-dip example work
 cd work
 ds-dip partition --model quickstart --ranks 2 --device h800 --batch-size 16 --microbatches 4 --batches 1 \
@@ -64,7 +62,8 @@ PROBLEM
 ds-dip solve problem.json --evaluations 10 --out plan.json
 ds-dip check problem.json plan.json
 export OMP_NUM_THREADS=1
-deepspeed --num_gpus 2 --master_port "$port" launch/train.py --steps 4 --evaluate 0 \
+# By this environment's Python: the launcher's own script may be another's.
+python -m deepspeed.launcher.runner --num_gpus 2 --master_port "$port" launch/train.py --steps 4 --evaluate 0 \
     --deepspeed --deepspeed_config launch/quickstart_ds_config.json >"$folder/train.log" 2>&1 || {
     tail -n 30 "$folder/train.log" >&2
     fail "the quick start did not train"

@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from ds_dip.commands import Command
+from ds_dip.commands._inputs import PLAIN_WIDTH
 from ds_dip.commands._progress import waiting
 
 COLOURS = {"ok": "green", "optional": "cyan", "warning": "yellow", "error": "red"}
@@ -41,6 +42,8 @@ def command(as_json: bool) -> None:
         status = Text(check.status, style=COLOURS[check.status])
         table.add_row(check.name, status, Text(check.found), Text(check.remedy))
     console = Console()
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
     console.print(table)
     failed = [check.name for check in checks if check.status == "error"]
     console.print("Training works here." if works else f"Training cannot work here: {', '.join(failed)}.")
