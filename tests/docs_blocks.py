@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.distributed.ranks import EXTENSIONS, PORT, remove_leftovers
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: Those that run, and those that are only read.
 PYTHON, SHELL = ("python",), ("bash",)
 OTHERS = ("console", "csv", "ini", "json", "text", "yaml")

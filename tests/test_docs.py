@@ -108,6 +108,11 @@ def test_a_documented_document_is_json_and_its_settings_are_known(block: Block) 
         read_config(document)
 
 
+def test_the_script_for_slurm_is_the_documented_one() -> None:
+    shown = next(block for block in blocks(ROOT / "docs" / "multi-node.md") if "#SBATCH" in block.text)
+    assert shown.text == (ROOT / "launch" / "slurm.sh").read_text()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_to_files(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
