@@ -82,7 +82,7 @@ def test_an_example_parses(
     for folder in ("launch", "model_configs", "profiling"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     for word in words:
-        if re.fullmatch(r"[\w-]+\.(json|jsonl|parquet)", word):
+        if re.fullmatch(r"[\w-]+\.(json|jsonl|parquet|csv)", word):
             (tmp_path / word).write_text("")
     command.make_context(command.name, words)
 
@@ -99,7 +99,8 @@ def modules() -> list[Path]:
 
 
 #: What takes longer than a moment.
-LONG = {"run_ranks", "result_of", "optimize", "partition_offline", "solve", "reproduce", "examine", "convert", "again"}
+LONG = {"run_ranks", "result_of", "optimize", "partition_offline", "solve", "reproduce", "examine", "convert", "again",
+        "what_if", "setup_what_if", "compared"}  # fmt: skip
 #: What shows how far it is: on standard error, on a terminal alone.
 BARS = {"waiting", "searching", "_progress", "_display", "Progress"}
 

@@ -11,7 +11,8 @@ from typing import Any
 def waiting(what: str, total: float | None = None) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """A bar on standard error: ``what`` is done, the time it takes, and how much of it once that is told.
 
-    What is told are messages with ``done`` of ``total`` parts; others are passed over.
+    What is told are messages with ``done`` of ``total`` parts, or with ``name``, what is looked at; others are passed
+    over.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -22,6 +23,8 @@ def waiting(what: str, total: float | None = None) -> Iterator[Callable[[Mapping
         task = bars.add_task(what, total=total, parts="")
 
         def heard(message: Mapping[str, Any]) -> None:
+            if "name" in message:
+                bars.update(task, description=f"{what}: {message['name']}")
             if "done" in message:
                 done, whole = message["done"], message.get("total", total)
                 bars.update(task, completed=done, total=whole, parts=f"{done:g}/{whole:g}" if whole else f"{done:g}")
