@@ -110,7 +110,7 @@ def test_what_takes_long_shows_how_far_it_is(path: Path) -> None:
     tree = ast.parse(path.read_bytes())
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     names = {getattr(call, "id", getattr(call, "attr", "")) for call in calls}
-    if names & LONG and path.stem != "_rehearsal":
+    if names & LONG:
         assert names & BARS, f"{path.name} calls {', '.join(sorted(names & LONG))} without a bar"
 
 

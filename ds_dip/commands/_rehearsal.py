@@ -13,7 +13,16 @@ import click
 from click.core import ParameterSource
 
 from ds_dip.commands import Finite, Seconds, refusing
-from ds_dip.commands._inputs import COUNT, PATH, CostInputs, cost_inputs, dataset_of, run_document, workload_of
+from ds_dip.commands._inputs import (
+    COUNT,
+    PATH,
+    CostInputs,
+    cost_inputs,
+    dataset_of,
+    run_document,
+    searching,
+    workload_of,
+)
 from ds_dip.shipped import find
 
 if TYPE_CHECKING:
@@ -198,7 +207,8 @@ def _search(
     options = SearchOptions(evaluations=given["evaluations"], placements=tuple(placements))
     searched = Inputs(model, given["ranks"], workload, sha256, schedule, 0, memory, options)
     path = folder / f"partition-{schedule}.json"
-    partition, _ = partition_offline(searched, costs, schedulers(schedule, 0)[0], path=path)
+    with searching("schedules") as progress:
+        partition, _ = partition_offline(searched, costs, schedulers(schedule, 0)[0], path=path, progress=progress)
     return path, partition
 
 

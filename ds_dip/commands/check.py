@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from ds_dip.commands import Command
+from ds_dip.commands._progress import waiting
 from ds_dip.scheduling import verify
 from ds_dip.scheduling.documents import read_plan, read_problem
 
@@ -26,9 +27,10 @@ def command(problem: Path, plan: Path, as_json: bool) -> None:
 
     Exits with 1 and shows the first violations where the plan does not hold.
     """
-    task_graph, digest = read_problem(problem)
-    answer = read_plan(plan)
-    violations = verify(task_graph, answer)
+    with waiting("checking"):
+        task_graph, digest = read_problem(problem)
+        answer = read_plan(plan)
+        violations = verify(task_graph, answer)
     if answer.problem_sha256 != digest:
         violations.insert(0, f"the plan is for problem {answer.problem_sha256[:12]}…, this file is {digest[:12]}…")
     if as_json:

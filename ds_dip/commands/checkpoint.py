@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from ds_dip.commands import Group
+from ds_dip.commands._progress import waiting
 
 _PATH = click.Path(path_type=Path)
 
@@ -96,8 +97,9 @@ def show(folder: Path, as_json: bool) -> None:
 
     folder = _folder(folder)
     manifest = read_manifest(folder)
-    check_files(folder, manifest)
-    check_contents(folder, manifest, manifest["files"])
+    with waiting("reading the files"):
+        check_files(folder, manifest)
+        check_contents(folder, manifest, manifest["files"])
     if as_json:
         click.echo(json.dumps(manifest, indent=1))
         return

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ds_dip.commands import FILE, Command
+from ds_dip.commands._progress import waiting
 
 
 @click.command(
@@ -98,9 +99,10 @@ def _step(run: Path, step: int | None, out: Path, as_json: bool) -> None:
     check_writable(out)
     if _is_ours(out) or out.resolve().parent == found[step].resolve().parent:
         raise FileError(f"{out}: is a place of the run's own files, which a trace would replace; name another file")
-    timeline = timeline_of(run, step)
-    measured = explained_step(run, step).explanation.bubbles if timeline.measured else ()
-    write_trace(out, timeline, explained_step(run, step, planned=True).explanation.bubbles, measured)
+    with waiting("writing the trace"):
+        timeline = timeline_of(run, step)
+        measured = explained_step(run, step).explanation.bubbles if timeline.measured else ()
+        write_trace(out, timeline, explained_step(run, step, planned=True).explanation.bubbles, measured)
     if as_json:
         written = {"step": step, "measured": timeline.measured is not None, "ranks": timeline.ranks}
         click.echo(json.dumps({**written, "stages": len(timeline.planned.stages), "trace": str(out)}))
