@@ -31,6 +31,8 @@ NAME = "live.json"
 STEPS, SENTENCE, EVERY = 120, 500, 1.0
 #: A run whose steps take a second is silent when nothing was written for so long; slower ones get so many steps.
 SILENT_SECONDS, SILENT_STEPS = 60.0, 10
+#: From when on a process that is not there is taken for gone.
+DEAD_SECONDS, DEAD_STEPS = 5.0, 2
 STATES = ("training", "ended", "stopped", "failed")
 _STRICT = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
 
@@ -188,10 +190,12 @@ def condition(live: Live, now: float | None = None) -> str:
     """The run's state as seen from here and now: of ``STATES``, ``dead`` (its process is gone) or ``silent``."""
     if live.state != "training":
         return live.state
-    if live.host == socket.gethostname() and not _runs(live.pid, live.started):
-        return "dead"
     slowest = max((record.seconds for record in live.recent), default=0.0)
     age = (time.time() if now is None else now) - live.updated
+    # A container may have the host's name and other numbers for its processes: what still writes is not dead.
+    here = live.host == socket.gethostname() and age > max(DEAD_SECONDS, DEAD_STEPS * slowest)
+    if here and not _runs(live.pid, live.started):
+        return "dead"
     return "silent" if live.done and age > max(SILENT_SECONDS, SILENT_STEPS * slowest) else "training"
 
 
