@@ -23,7 +23,7 @@ trap 'rm -rf "$folder"; remove_buffers "$port"' EXIT
 
 # From a copy of what git has or would take: files that were built in the checkout do not get in.
 mkdir "$folder/source"
-git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C "$folder/source"
+git ls-files -z --cached --others --exclude-standard | tar -c --null --ignore-failed-read -T - | tar -x -C "$folder/source"
 python -m build --wheel --no-isolation --outdir "$folder/dist" "$folder/source" >"$folder/build.log" 2>&1 || {
     tail -n 20 "$folder/build.log" >&2
     fail "the wheel could not be built"
