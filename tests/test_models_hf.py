@@ -65,6 +65,18 @@ def test_batches_of_one_kind(family: str, chosen: tuple[int, ...]) -> None:
     assert max(errors.values()) <= 1e-10
 
 
+@pytest.mark.parametrize("laps", [1, 2])
+@pytest.mark.parametrize("form", ["padded", "packed"])
+@pytest.mark.parametrize("family", models.FAMILIES)
+def test_the_librarys_padded_and_packed_batches_give_the_same(family: str, form: str, laps: int) -> None:
+    make, sample = models.FAMILIES[family]
+    loss, expected, errors = cases.compare(
+        make(), sample, MIXED, ranks=2, laps=laps, seed=4 + laps, dtype=torch.float64, form=form
+    )
+    assert loss == pytest.approx(expected, rel=1e-10)
+    assert max(errors.values()) <= 1e-10, max(errors, key=lambda name: errors[name])
+
+
 def test_lora_has_pefts_own_gradients_and_leaves_the_rest_alone() -> None:
     lora = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "down_proj"])
     adapted = cases.drawn_adapted(models.llava(), lora)
