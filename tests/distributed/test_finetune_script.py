@@ -45,7 +45,9 @@ def start(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     }
     script = ["bash", "launch/finetune.sh", "--master_port", str(PORT), *options]
     try:
-        return subprocess.run(script, cwd=folder, env=environment, capture_output=True, text=True, timeout=550)
+        return subprocess.run(
+            script, cwd=folder, env=environment, capture_output=True, text=True, timeout=550, check=False
+        )
     finally:
         remove_leftovers()
 

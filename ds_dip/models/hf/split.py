@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from ds_dip.files import FileError, first_line
 from ds_dip.models.context import Context
-from ds_dip.models.diffusion import flow_matching_loss
 from ds_dip.models.hf.attention import PACKED, register
 from ds_dip.models.hf.parts import Factory, Family, SplitError, is_frozen
 from ds_dip.models.hf.shell import ADAPTED, Shell, is_added
@@ -99,60 +98,26 @@ def from_transformers(
     """
     register()
     folder = Path(model) if isinstance(model, str | Path) else None
-    config = _config(model)
+    config = config_of(model)
     build: Callable[[Shell], Family] = _adapter(config).split
-    shell_model = _empty(model, config)
-    source = _source(model, shell_model)
+    shell_model = empty_model(model, config)
+    source = source_of(model, shell_model)
     if lora is not None:
         _adapt(shell_model, lora)
     shell = Shell(shell_model, source, dtype or torch.get_default_dtype(), seed, frozenset(frozen))
-    _refuse_dropout(shell_model)
+    refuse_dropout(shell_model)
     family = build(shell)
-    return _pretrained(_name(config), shell, ((shell, family),), frozen, config, folder, lora)
+    return split_model(_name(config), shell, ((shell, family),), frozen, config, folder, lora)
 
 
-def from_diffusers(
-    transformer: Any,
-    text_encoder: PreTrainedModel | PreTrainedConfig | str | Path,
-    *,
-    frozen: Sequence[str] = ("text",),
-    dtype: torch.dtype | None = None,
-    seed: int = 0,
-) -> Pretrained:
-    """Split a diffusion transformer of diffusers, and the encoder of transformers that reads its prompts.
-
-    ``transformer`` is a folder that diffusers saved, or a ``WanTransformer3DModel``; the rest as for
-    ``from_transformers``, with its errors. The encoder computes without dropout, as it does where it is not trained.
-    """
-    from diffusers import WanTransformer3DModel
-
-    from ds_dip.models.hf.wan import split as split_wan
-
-    register()
-    text = _config(text_encoder)
-    text.dropout_rate = 0.0
-    shells, kind = [], dtype or torch.get_default_dtype()
-    folder = Path(transformer) if isinstance(transformer, str | Path) else None
-    if folder is None and not isinstance(transformer, WanTransformer3DModel):
-        raise SplitError(f"transformer is a {type(transformer).__name__}, expected a WanTransformer3DModel or a folder")
-    video = WanTransformer3DModel.load_config(folder, local_files_only=True) if folder else dict(transformer.config)
-    with torch.device("meta"):
-        empty = WanTransformer3DModel.from_config(video)
-    for model, own in ((text_encoder, _empty(text_encoder, text)), (transformer, empty)):
-        shells.append(Shell(own, _source(model, own), kind, seed, frozenset(frozen)))
-        _refuse_dropout(own)
-    families = split_wan(*shells)
-    pretrained = _pretrained("wan", shells[1], zip(shells, families, strict=True), frozen, video, folder, None)
-    return replace(pretrained, loss=flow_matching_loss)
-
-
-def _source(model: Any, empty: Any) -> Source:
+def source_of(model: Any, empty: Any) -> Source:
+    """Where the weights of a folder, a model or a configuration are."""
     if isinstance(model, str | Path):
         return folder_weights(Path(model), empty)
     return ModelWeights(model) if isinstance(model, nn.Module) else NoWeights()
 
 
-def _pretrained(
+def split_model(
     name: str, main: Shell, families: Iterable[tuple[Shell, Family]], frozen: Sequence[str], config: Any,
     folder: Path | None, lora: Any,
 ) -> Pretrained:  # fmt: skip
@@ -173,17 +138,18 @@ def _pretrained(
 
 def describe(folder: str | Path) -> Model:
     """What the model in a folder is, from its config.json alone; errors as for ``from_transformers``."""
-    return from_transformers(_config(folder)).model
+    return from_transformers(config_of(folder)).model
 
 
 def drawn_or_read(folder: str | Path, seed: int = 0) -> Pretrained:
     """The model in a folder, with weights drawn where the folder holds its configuration alone."""
     if any(Path(folder).glob("*.safetensors")):
         return from_transformers(folder, seed=seed)
-    return from_transformers(_config(folder), seed=seed)
+    return from_transformers(config_of(folder), seed=seed)
 
 
-def _config(model: Any) -> Any:
+def config_of(model: Any) -> Any:
+    """A configuration of one's own; SplitError or FileError where there is none."""
     if isinstance(model, PreTrainedModel):
         return copy.deepcopy(model.config)
     if isinstance(model, PreTrainedConfig):
@@ -213,7 +179,7 @@ def _name(config: Any) -> str:
     return Path(getattr(config, "_name_or_path", "") or "").name or str(config.model_type)
 
 
-def _empty(model: Any, config: Any) -> Any:
+def empty_model(model: Any, config: Any) -> Any:
     """The model without weights, its attention over packed rows."""
     cls = type(model) if isinstance(model, PreTrainedModel) else _class(config)
     with torch.device("meta"):
@@ -262,7 +228,8 @@ def _adapt(model: Any, lora: Any) -> None:
         parameter.requires_grad_(is_added(name) or (wanted.get(name.replace(ADAPTED, ""), True) and not inside))
 
 
-def _refuse_dropout(model: Any) -> None:
+def refuse_dropout(model: Any) -> None:
+    """SplitError for a model that leaves anything out at random."""
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             if ("dropout" in name or "layerdrop" in name) and isinstance(value, float) and value > 0:
