@@ -153,7 +153,7 @@ class Output(nn.Module):
         tokens = context.sizes.tokens
         normed = self.norm(patches) * (1 + per_row(scale, tokens)) + per_row(shift, tokens)
         given: Tensor = self.projection(normed)
-        return given.unflatten(1, (self.patch**2, -1))[..., : self.channels].flatten(1)
+        return given.view(len(given), self.patch**2, -1)[..., : self.channels].flatten(1)
 
 
 def split(text: Shell, image: Shell, scheduler: Any) -> tuple[tuple[Family, Family], Callable[..., Tensor]]:

@@ -165,7 +165,7 @@ def split(shell: Shell) -> Family:
                 {"config": vision, "whole": whole},
             )
         )
-    options = {"hidden": hidden, "merge": merge**2, "output": vision.out_hidden_size}
+    options = {"hidden": hidden, "merge": merge**2, "output": vision.out_hidden_size, "inner": merge**2 * hidden}
     merger = Part(
         Layer("merger", (TensorSpec(("merged", vision.out_hidden_size)),), fields, options),
         Merger,

@@ -53,6 +53,11 @@ class Shell:
         found = self.at(path)
         return [path] if isinstance(found, nn.Parameter) else [f"{path}.{name}" for name in found.state_dict()]
 
+    def weights(self, path: str) -> int:
+        """How many numbers the weights at a path have."""
+        found = self.at(path)
+        return found.numel() if isinstance(found, nn.Parameter) else sum(p.numel() for p in found.parameters())
+
     def trained(self, paths: Iterable[str]) -> bool:
         """Whether any weight at these paths is trained."""
         for path in paths:

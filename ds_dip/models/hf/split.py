@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from ds_dip.files import FileError, first_line
 from ds_dip.models.context import Context
 from ds_dip.models.hf.attention import PACKED, register
-from ds_dip.models.hf.parts import Factory, Family, SplitError, is_frozen
+from ds_dip.models.hf.parts import Factory, Family, Part, SplitError, is_frozen
 from ds_dip.models.hf.shell import ADAPTED, Shell, is_added
 from ds_dip.models.hf.weights import DIFFUSERS, INDEX, ModelWeights, NoWeights, Source, folder_weights
 from ds_dip.models.loss import token_cross_entropy
-from ds_dip.models.spec import Model, Module
+from ds_dip.models.spec import Layer, Model, Module
 
 #: The adapter of every family, by the configuration's ``model_type``: a module with a function ``split``.
 FAMILIES = {
@@ -130,10 +130,18 @@ def split_model(
         raise SplitError(f"frozen names {unknown[0]!r}, which is no module: they are {', '.join(names)}")
     unused = [_unused(shell, family) for shell, family in families]
     still = {chain.name: is_frozen(shells[chain.name], chain.name, chain.parts) for chain in chains}
-    modules = tuple(Module(c.name, tuple(part.layer for part in c.parts), still[c.name]) for c in chains)
+    modules = tuple(
+        Module(c.name, tuple(_counted(shells[c.name], part) for part in c.parts), still[c.name]) for c in chains
+    )
     edges = tuple((source, chain.name) for chain in chains for source in chain.upstream)
     layers = {c.name: tuple(Factory(shells[c.name], part, still[c.name]) for part in c.parts) for c in chains}
     return Pretrained(Model(name, modules, edges), layers, main, config, unused[-1], folder, lora)
+
+
+def _counted(shell: Shell, part: Part) -> Layer:
+    """The part's layer, which says how many weights the library's modules have."""
+    weights = sum(shell.weights(path) for path in part.paths.values())
+    return replace(part.layer, options={**part.layer.options, "weights": weights})
 
 
 def describe(folder: str | Path) -> Model:
