@@ -13,18 +13,19 @@ import pytest
 import torch
 
 pytest.importorskip("transformers")
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
-from transformers import GPT2Config, MistralConfig
+from transformers import GPT2Config, LlamaForSequenceClassification, MistralConfig
 
 from ds_dip.files import FileError
 from ds_dip.models import from_transformers, load_model
 from ds_dip.models.build import factories_of
 from ds_dip.models.hf import llava_onevision
-from ds_dip.models.hf.parts import SplitError
+from ds_dip.models.hf.shell import SplitError
 from ds_dip.models.parameters import module_parameters
 from tests import hf_cases as cases
 from tests import hf_models as models
+from tests.hf_models import VOCABULARY
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Which modules are frozen, by the number of ranks.
@@ -121,6 +122,95 @@ def test_weights_that_want_no_gradient_are_frozen_modules() -> None:
 def test_what_cannot_be_split_is_named(change: Callable[[], Any], words: str) -> None:
     with pytest.raises(SplitError, match=words):
         from_transformers(change())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantization_config is of gptq"),
+        (
+            {"architectures": ["LlamaForSequenceClassification"]},
+            "'lm_head.weight', which LlamaForSequenceClassification",
+        ),
+        ({"architectures": ["LlamaModel"]}, "'lm_head.weight', which LlamaModel"),
+        ({"vocab_size": 95}, "weight '(lm_head|model.embed_tokens).weight' is of shape \\(90, 16\\)"),
+        ({"intermediate_size": 30}, "weight 'model.layers.0.mlp.gate_proj.weight' is of shape \\(24, 16\\)"),
+        ({"num_hidden_layers": 2}, "has a weight 'model.layers.2.[a-z_.]+', which LlamaForCausalLM"),
+        ({"num_hidden_layers": 4}, "weight 'model.layers.3.[a-z_.]+' of LlamaForCausalLM is not there"),
+        ({"model_type": "nothing"}, "the configuration cannot be read"),
+    ],
+)
+def test_folders_whose_configuration_is_another_models(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    models.llama().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises((FileError, SplitError), match=words):
+        [factory() for factory in from_transformers(tmp_path).layers["language"]]
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights" * 20, None], ids=["empty", "garbage", "cut off"])
+def test_one_file_of_weights_that_is_none(content: bytes | None, tmp_path: Path) -> None:
+    models.llama().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:4000] if content is None else content)
+    with pytest.raises(FileError, match="model.safetensors cannot be read"):
+        from_transformers(tmp_path)
+
+
+LORA: dict[str, Any] = {"r": 2, "target_modules": ["q_proj"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lora": LoraConfig(**LORA, lora_dropout=0.1)}, "lora.lora_dropout is 0.1"),
+        ({"lora": LoraConfig(**LORA, modules_to_save=["lm_head"])}, "lora.modules_to_save is \\['lm_head'\\]"),
+        ({"lora": LoraConfig(**LORA, use_dora=True)}, "lora.use_dora is True"),
+        ({"lora": LoraConfig(**LORA, bias="lora_only")}, "lora.bias is 'lora_only'"),
+        ({"lora": LoraConfig(**LORA, init_lora_weights="pissa")}, "lora.init_lora_weights is 'pissa'"),
+        ({"lora": LoraConfig(r=2, target_modules=["nothing"])}, "lora does not fit .* 'nothing'"),
+        ({"lora": {"r": 2}}, "lora is a dict, expected a LoraConfig"),
+        ({"lora": LoraConfig(**LORA), "frozen": ["language"]}, "'language', and lora adapts .*q_proj in it"),
+        ({"frozen": "vision"}, "frozen is the text 'vision'"),
+        ({"dtype": torch.int8}, "dtype is torch.int8"),
+        ({"dtype": "bfloat16"}, "dtype is 'bfloat16'"),
+    ],
+)
+def test_options_that_are_not_carried_are_named(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SplitError, match=words):
+        from_transformers(models.qwen_vl(), **options)
+
+
+def test_models_that_were_changed_in_memory_are_refused(tmp_path: Path) -> None:
+    adapted = cases.drawn_adapted(models.llama(), LoraConfig(**LORA))
+    with pytest.raises(
+        SplitError, match=r"has model.layers.0.self_attn.q_proj.base_layer.weight, which LlamaForCausal"
+    ):
+        from_transformers(adapted)
+    headed = models.llama()
+    headed.lm_head = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 90))
+    with pytest.raises(SplitError, match=r"has lm_head.0.weight, which LlamaForCausalLM does not have"):
+        from_transformers(headed)
+    with pytest.raises(SplitError, match=r"LlamaForSequenceClassification has no lm_head, which the family's adapter"):
+        from_transformers(LlamaForSequenceClassification(models.llama_config()))
+    wrapped = get_peft_model(models.llama(), LoraConfig(**LORA))
+    with pytest.raises(SplitError, match="model is a PeftModel"):
+        from_transformers(wrapped)
+    models.llama().save_pretrained(tmp_path)
+    wrapped.save_pretrained(tmp_path)
+    with pytest.raises(FileError, match="holds an adapter of peft"):
+        from_transformers(tmp_path)
+
+
+def test_a_resized_vocabulary_and_checkpointing_of_the_librarys_own_are_as_they_are() -> None:
+    model = models.llama()
+    model.resize_token_embeddings(VOCABULARY + 10)
+    model.gradient_checkpointing_enable()
+    loss, expected, errors = cases.compare(
+        model, models.text_sample, (0, 1, 2), ranks=2, laps=1, seed=1, dtype=torch.float64
+    )
+    assert loss == pytest.approx(expected, rel=1e-10)
+    assert max(errors.values()) <= 1e-10
 
 
 def test_a_weight_that_no_layer_holds_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,13 @@ from transformers import T5Config, T5EncoderModel
 
 from ds_dip.data.metadata import SampleMetadata
 from ds_dip.files import FileError
+from ds_dip.models import load_model
 from ds_dip.models.context import Context
 from ds_dip.models.diffusion import drawn
 from ds_dip.models.hf.diffusers import from_diffusers
 from ds_dip.models.hf.latents import latents_of
-from ds_dip.models.hf.parts import SplitError
+from ds_dip.models.hf.shell import SplitError
+from ds_dip.models.parameters import module_parameters
 from ds_dip.models.spec import Sizes
 from ds_dip.planning.cut import cut
 from tests import hf_cases as cases
@@ -124,6 +126,11 @@ def test_a_pipelines_folders_are_read_with_its_noise(tmp_path: Path) -> None:
     pretrained = from_diffusers(*folders)
     trained_with: Any = pretrained.loss
     assert trained_with.scheduler.config.beta_start == 0.002
+    (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "PixArtSigmaPipeline"}))
+    assert load_model(tmp_path) == from_diffusers(tmp_path).model == pretrained.model
+    for own in load_model(tmp_path).modules:
+        model = {"text": text, "image": image}[own.name]
+        assert module_parameters(load_model(tmp_path), own.name) == sum(p.numel() for p in model.parameters())
     for name, model in (("text", text), ("image", image)):
         for factory in pretrained.layers[name]:
             module = factory()

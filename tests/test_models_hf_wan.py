@@ -19,7 +19,7 @@ from ds_dip.models.context import Context
 from ds_dip.models.diffusion import drawn
 from ds_dip.models.hf.diffusers import from_diffusers
 from ds_dip.models.hf.latents import latents_of
-from ds_dip.models.hf.parts import SplitError
+from ds_dip.models.hf.shell import SplitError
 from ds_dip.models.spec import Sizes
 from ds_dip.planning.cut import cut
 from tests import hf_cases as cases

@@ -221,7 +221,8 @@ class DIPModule(PipelineModule):
     def _synchronize_tied_weights(self) -> None:
         # The base class does it after each chunk, of which ranks may hold different numbers.
         if not self._loading:
-            super()._synchronize_tied_weights()
+            with torch.no_grad():  # a broadcast into a parameter is no part of what is trained
+                super()._synchronize_tied_weights()
 
 
 def _stages(arguments: Mapping[str, Any]) -> int:

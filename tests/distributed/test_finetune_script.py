@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("transformers")
+pytest.importorskip("diffusers")
+from diffusers import PixArtAlphaPipeline, PixArtTransformer2DModel
 
 from tests.distributed.ranks import EXTENSIONS, PORT, ROOT, remove_leftovers
 from tests.distributed.test_finetune import said
-from tests.hf_folders import write_folder
+from tests.hf_folders import write_folder, write_pipeline
 
 DEMO = ROOT / "tests" / "data" / "mllm_demo"
 
@@ -69,6 +70,28 @@ def test_the_script_trains_saves_and_the_copy_gives_the_answers(family: str, tmp
         generated, wanted = said(folder / "runs" / "finetuned", data, index)
         assert generated == wanted.rstrip()
         assert chat["messages"][-1]["content"] in wanted
+
+
+@pytest.mark.nightly
+def test_a_pipeline_of_diffusers_learns_pictures(tmp_path: Path) -> None:
+    folder = repository(tmp_path)
+    shutil.copytree(DEMO / "mllm_demo_data", folder / "data")
+    captions = {f"{n}.jpg": text for n, text in enumerate(("Two players.", "On his knees.", "A speech."), start=1)}
+    lines = [json.dumps({"file_name": name, "text": text}) for name, text in captions.items()]
+    (folder / "data" / "metadata.jsonl").write_text("\n".join(lines))
+    write_pipeline(folder / "model", list(captions.values()))
+    config = ("--deepspeed_config", "launch/finetune_images_ds_config.json")
+    done = start(folder, "--model", "model", "--data", "data/metadata.jsonl", "--size", "32", *config)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    losses = json.loads((folder / "runs" / "finetune" / "summary.json").read_text())["losses"]
+    # Noise and times are new in every step, so the loss falls on average.
+    assert sum(losses[-50:]) < 0.5 * sum(losses[:5]) * 10
+    pipeline = PixArtAlphaPipeline.from_pretrained(
+        folder / "model", transformer=PixArtTransformer2DModel.from_pretrained(folder / "runs" / "finetuned")
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    (image,) = pipeline("A speech.", num_inference_steps=2, height=32, width=32, use_resolution_binning=False).images
+    assert image.size == (32, 32)
 
 
 def test_the_script_says_what_is_wrong_with_a_folder(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from ds_dip.models import kinds
 from ds_dip.models.context import Context
-from ds_dip.models.hf.parts import Chain, Family, Part, SplitError
-from ds_dip.models.hf.shell import Shell
+from ds_dip.models.hf.parts import Chain, Family, Part
+from ds_dip.models.hf.shell import Shell, SplitError
 from ds_dip.models.hf.text import Norm, Tokens
 from ds_dip.models.spec import Layer, TensorSpec
 

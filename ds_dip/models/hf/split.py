@@ -16,8 +16,9 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from ds_dip.files import FileError, first_line
 from ds_dip.models.context import Context
 from ds_dip.models.hf.attention import PACKED, register
-from ds_dip.models.hf.parts import Factory, Family, Part, SplitError, is_frozen
-from ds_dip.models.hf.shell import ADAPTED, Shell, is_added
+from ds_dip.models.hf.lora import adapt
+from ds_dip.models.hf.parts import Factory, Family, Part, is_frozen
+from ds_dip.models.hf.shell import Shell, SplitError, is_added
 from ds_dip.models.hf.weights import DIFFUSERS, INDEX, ModelWeights, NoWeights, Source, folder_weights
 from ds_dip.models.loss import token_cross_entropy
 from ds_dip.models.spec import Layer, Model, Module
@@ -97,17 +98,31 @@ def from_transformers(
     FileError for a folder that cannot be read.
     """
     register()
+    check_arguments(frozen, dtype)
     folder = Path(model) if isinstance(model, str | Path) else None
     config = config_of(model)
+    if (quantised := getattr(config, "quantization_config", None)) is not None:
+        kind = dict(quantised if isinstance(quantised, dict) else quantised.to_dict()).get("quant_method", "some kind")
+        raise SplitError(
+            f"quantization_config is of {kind}, and quantised layers are not trained; give the model as it was before"
+        )
     build: Callable[[Shell], Family] = _adapter(config).split
     shell_model = empty_model(model, config)
     source = source_of(model, shell_model)
     if lora is not None:
-        _adapt(shell_model, lora)
+        adapt(shell_model, lora)
     shell = Shell(shell_model, source, dtype or torch.get_default_dtype(), seed, frozenset(frozen))
     refuse_dropout(shell_model)
     family = build(shell)
     return split_model(_name(config), shell, ((shell, family),), frozen, config, folder, lora)
+
+
+def check_arguments(frozen: object, dtype: object) -> None:
+    """SplitError for what is no list of modules, and no data type to train in."""
+    if isinstance(frozen, str):
+        raise SplitError(f"frozen is the text {frozen!r}; give a list of modules")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise SplitError(f"dtype is {dtype!r}; give one of torch's floating-point types, or nothing for its default")
 
 
 def source_of(model: Any, empty: Any) -> Source:
@@ -134,6 +149,16 @@ def split_model(
         Module(c.name, tuple(_counted(shells[c.name], part) for part in c.parts), still[c.name]) for c in chains
     )
     edges = tuple((source, chain.name) for chain in chains for source in chain.upstream)
+    for chain in chains:
+        for part in chain.parts if still[chain.name] else ():
+            adapted = [
+                name for path in part.paths.values() for name in shells[chain.name].names(path) if is_added(name)
+            ]
+            if adapted:
+                raise SplitError(
+                    f"frozen names {chain.name!r}, and lora adapts {adapted[0].partition('.lora_')[0]} in it; leave "
+                    "one of the two"
+                )
     layers = {c.name: tuple(Factory(shells[c.name], part, still[c.name]) for part in c.parts) for c in chains}
     return Pretrained(Model(name, modules, edges), layers, main, config, unused[-1], folder, lora)
 
@@ -145,12 +170,24 @@ def _counted(shell: Shell, part: Part) -> Layer:
 
 
 def describe(folder: str | Path) -> Model:
-    """What the model in a folder is, from its config.json alone; errors as for ``from_transformers``."""
+    """What the model in a folder is, from its config.json alone; errors as for ``from_transformers``.
+
+    The folder of a pipeline of diffusers is that of its transformer and text encoder.
+    """
+    from ds_dip.models.hf.diffusers import drawn_pipeline, is_pipeline
+
+    if is_pipeline(folder):
+        return drawn_pipeline(folder).model
     return from_transformers(config_of(folder)).model
 
 
 def drawn_or_read(folder: str | Path, seed: int = 0) -> Pretrained:
     """The model in a folder, with weights drawn where the folder holds its configuration alone."""
+    from ds_dip.models.hf.diffusers import drawn_pipeline, from_diffusers, is_pipeline
+
+    if is_pipeline(folder):
+        has = any(Path(folder).glob("transformer/*.safetensors"))
+        return from_diffusers(folder, seed=seed) if has else drawn_pipeline(folder, seed)
     if any(Path(folder).glob("*.safetensors")):
         return from_transformers(folder, seed=seed)
     return from_transformers(config_of(folder), seed=seed)
@@ -166,8 +203,13 @@ def config_of(model: Any) -> Any:
         raise SplitError(
             f"model is a {type(model).__name__}, expected a model or configuration of transformers, or a folder"
         )
+    if (Path(model) / "adapter_config.json").is_file():
+        raise FileError(
+            f"{model} holds an adapter of peft (adapter_config.json), whose weights are not read; give the folder of "
+            "the model by itself, or one that the adapter was merged into"
+        )
     if not (Path(model) / "config.json").is_file():
-        raise FileError(f"{model} has no config.json; give a folder that save_pretrained wrote")
+        raise FileError(f"{model} has no config.json; give a folder that save_pretrained wrote (nothing is downloaded)")
     try:
         return AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -193,8 +235,14 @@ def empty_model(model: Any, config: Any) -> Any:
     with torch.device("meta"):
         empty = cls._from_config(copy.deepcopy(config), attn_implementation=PACKED)
     if isinstance(model, PreTrainedModel):
+        known = dict(empty.named_parameters())
         for name, parameter in model.named_parameters():
-            empty.get_parameter(name).requires_grad_(parameter.requires_grad)
+            if name not in known:
+                raise SplitError(
+                    f"the model has {name}, which {cls.__name__} does not have as its configuration makes it; give it "
+                    "without changes, and adapters as lora"
+                )
+            known[name].requires_grad_(parameter.requires_grad)
     return empty
 
 
@@ -217,23 +265,6 @@ def _class(config: Any) -> Any:
         if isinstance(name, str) and hasattr(transformers, name):
             return getattr(transformers, name)
     raise SplitError(f"model type {config.model_type!r} has no class with a loss in this version of transformers")
-
-
-def _adapt(model: Any, lora: Any) -> None:
-    """Put peft's layers in, on the meta device; of the models that get some, nothing else stays trained."""
-    from peft import inject_adapter_in_model
-
-    wanted = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-    models = [name for name, module in model.named_modules() if name and isinstance(module, PreTrainedModel)]
-    inject_adapter_in_model(lora, model, low_cpu_mem_usage=True)
-    added = [name for name, _ in model.named_parameters() if is_added(name)]
-    # The innermost model that holds an adapted layer.
-    still = {max((path for path in models if name.startswith(f"{path}.")), key=len, default="") for name in added}
-    if type(model.get_decoder()) in {type(model.get_submodule(path)) for path in still}:
-        still.add("lm_head")
-    for name, parameter in model.named_parameters():
-        inside = any(name.startswith(f"{path}.") for path in still)
-        parameter.requires_grad_(is_added(name) or (wanted.get(name.replace(ADAPTED, ""), True) and not inside))
 
 
 def refuse_dropout(model: Any) -> None:

@@ -19,9 +19,9 @@ from ds_dip.models import kinds
 from ds_dip.models.context import Context
 from ds_dip.models.diffusion import drawn, flow_matching_loss, per_row
 from ds_dip.models.hf.latents import State, grids_of, latents_of, state_of
-from ds_dip.models.hf.parts import Chain, Family, Part, SplitError
+from ds_dip.models.hf.parts import Chain, Family, Part
 from ds_dip.models.hf.prompts import prompts
-from ds_dip.models.hf.shell import Shell
+from ds_dip.models.hf.shell import Shell, SplitError
 from ds_dip.models.spec import Layer, TensorSpec
 
 #: The model's timesteps are thousandths of the way from a clip to noise.

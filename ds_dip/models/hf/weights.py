@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +20,8 @@ from ds_dip.files import FileError, read_object
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 #: The same for diffusers.
 DIFFUSERS = "diffusion_pytorch_model"
+#: Ends of names that older versions saved, of what follows from the configuration.
+_CONSTANT = (".inv_freq", ".position_ids")
 #: More than the list of any model's weights has.
 _MOST_BYTES = 1 << 28
 
@@ -69,14 +73,21 @@ class FolderWeights:
                 file, key = self.places[name]
                 by_file.setdefault(file, []).append((name, key))
         for file, wanted in by_file.items():
-            try:
-                with safe_open(self.folder / file, framework="pt", device="cpu") as opened:
-                    for name, key in wanted:
-                        yield name, opened.get_tensor(key)
-            except Exception as error:
-                if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
-                    raise
-                raise FileError(f"{self.folder / file} cannot be read ({error}); download the model again") from error
+            with _opened(self.folder / file) as opened:
+                for name, key in wanted:
+                    yield name, opened.get_tensor(key)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file of weights; FileError where it cannot be read."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as opened:
+            yield opened
+    except Exception as error:
+        if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
+            raise
+        raise FileError(f"{path} cannot be read ({error}); download the model again") from error
 
 
 def folder_weights(folder: Path, model: Any) -> FolderWeights:
@@ -86,6 +97,7 @@ def folder_weights(folder: Path, model: Any) -> FolderWeights:
     """
     files = _files(folder)
     if not hasattr(model, "base_model_prefix"):  # of diffusers, which renames nothing
+        _refuse_unknown(folder, model, files)
         return FolderWeights(folder, {name: (file, name) for name, file in files.items()})
     changes = get_model_conversion_mapping(model)
     renamings = [change for change in changes if isinstance(change, WeightRenaming)]
@@ -100,7 +112,19 @@ def folder_weights(folder: Path, model: Any) -> FolderWeights:
                 "transformers and save it with save_original_format=False"
             )
         places[name] = file, key
+    _refuse_unknown(folder, model, places)
     return FolderWeights(folder, places)
+
+
+def _refuse_unknown(folder: Path, model: Any, names: Iterable[str]) -> None:
+    """FileError where the folder has weights that the model has not: they would be lost."""
+    known, ignored = model.state_dict(), getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    for name in names:
+        if name not in known and not name.endswith(_CONSTANT) and not any(re.search(own, name) for own in ignored):
+            raise FileError(
+                f"{folder} has a weight {name!r}, which {type(model).__name__} of its config.json does not have; give "
+                "the configuration that the weights were saved with"
+            )
 
 
 def _files(folder: Path) -> dict[str, str]:
@@ -118,6 +142,6 @@ def _files(folder: Path) -> dict[str, str]:
             raise FileError(f"{folder / index}: file {outside!r} is not in the folder; name files alone")
         return found
     if (folder / single).exists():
-        with safe_open(folder / single, framework="pt", device="cpu") as opened:
+        with _opened(folder / single) as opened:
             return dict.fromkeys(opened.keys(), single)
     raise FileError(f"{folder} has neither {INDEX} nor {SINGLE}; give a folder that save_pretrained wrote")
