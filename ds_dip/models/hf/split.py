@@ -149,16 +149,10 @@ def split_model(
         Module(c.name, tuple(_counted(shells[c.name], part) for part in c.parts), still[c.name]) for c in chains
     )
     edges = tuple((source, chain.name) for chain in chains for source in chain.upstream)
-    for chain in chains:
-        for part in chain.parts if still[chain.name] else ():
-            adapted = [
-                name for path in part.paths.values() for name in shells[chain.name].names(path) if is_added(name)
-            ]
-            if adapted:
-                raise SplitError(
-                    f"frozen names {chain.name!r}, and lora adapts {adapted[0].partition('.lora_')[0]} in it; leave "
-                    "one of the two"
-                )
+    adapted = {c.name for c in chains for part in c.parts for path in part.paths.values()
+               if any(map(is_added, shells[c.name].names(path)))}  # fmt: skip
+    if adapted and all(still[name] for name in adapted):
+        raise SplitError(f"lora adapts {', '.join(sorted(adapted))} alone, which frozen names; leave one of the two")
     layers = {c.name: tuple(Factory(shells[c.name], part, still[c.name]) for part in c.parts) for c in chains}
     return Pretrained(Model(name, modules, edges), layers, main, config, unused[-1], folder, lora)
 
