@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,14 +16,19 @@ import torch
 pytest.importorskip("transformers")
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 from transformers import GPT2Config, LlamaForSequenceClassification, MistralConfig
 
 from ds_dip.files import FileError
 from ds_dip.models import from_transformers, load_model
 from ds_dip.models.build import factories_of
+from ds_dip.models.context import Context
 from ds_dip.models.hf import llava_onevision
 from ds_dip.models.hf.shell import SplitError
 from ds_dip.models.parameters import module_parameters
+from ds_dip.models.spec import Sizes
+from ds_dip.runtime.recompute import operators_kept
 from tests import hf_cases as cases
 from tests import hf_models as models
 from tests.hf_models import VOCABULARY
@@ -221,6 +227,38 @@ def test_a_weight_that_no_layer_holds_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def without_unused(split: Callable[..., Any]) -> Callable[..., Any]:
     return lambda shell: replace(split(shell), unused=())
+
+
+class Products(TorchDispatchMode):
+    """Counts multiplications by weights, and norms' roots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = self.roots = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.products += func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        self.roots += func is torch.ops.aten.rsqrt.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_selective_runs_norms_again_and_no_products() -> None:
+    layer = from_transformers(models.llama()).layers["language"][1]()
+    assert layer.selects_operators
+    context = Context(Sizes((5, 3), (5, 3)), {})
+    counted, gradients = {}, {}
+    for name, options in (("none", None), ("selective", {"context_fn": operators_kept}), ("full", {})):
+        torch.manual_seed(0)
+        x = torch.randn(8, 16, requires_grad=True)
+        run = layer if options is None else partial(checkpoint, layer, use_reentrant=False, **options)
+        with Products() as seen:
+            run(x, context).square().sum().backward()
+        counted[name], gradients[name] = (seen.products, seen.roots), x.grad
+    products, roots = counted["none"]
+    assert products == 7 * 3  # of seven matrices the forward, and both halves of the backward
+    assert counted["selective"] == (products, 2 * roots)
+    assert counted["full"][0] > products
+    assert all(torch.equal(gradients["none"], found) for found in gradients.values())
 
 
 @pytest.mark.parametrize("frozen", [["visoin"], ["visual"]])

@@ -120,7 +120,7 @@ class Embedding(nn.Module):
 class ImageBlock(nn.Module):
     """A block of the transformer, over each picture by itself."""
 
-    recomputed_whole = True
+    selects_operators = True
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ from ds_dip.models.spec import Layer, TensorSpec
 class OwnPositions(nn.Module):
     """A layer of UMT5's encoder, [N, hidden] to [N, hidden], over each prompt by itself."""
 
-    recomputed_whole = True
+    selects_operators = True
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class SharedPositions(nn.Module):
     that its gradients come back along them; the ``first`` layer takes rows alone.
     """
 
-    recomputed_whole = True
+    selects_operators = True
 
     def __init__(self, block: nn.Module, first: bool, distance: int) -> None:
         super().__init__()

@@ -99,7 +99,7 @@ class Embeddings(nn.Module):
 class VisionBlock(nn.Module):
     """A layer of the tower, [N, hidden] to [N, hidden], over windows or over whole instances."""
 
-    recomputed_whole = True
+    selects_operators = True
     rotary: Any
 
     def __init__(self, block: nn.Module, rotary: nn.Module, config: Any, whole: bool) -> None:

@@ -54,7 +54,7 @@ class Block(nn.Module):
     Positions count from the instance's start, or are those of ``field`` [N, 3].
     """
 
-    recomputed_whole = True
+    selects_operators = True
     rotary: Any
 
     def __init__(self, block: nn.Module, rotary: nn.Module, field: str | None) -> None:

@@ -58,7 +58,7 @@ class Embedding(nn.Module):
 class VideoBlock(nn.Module):
     """A block of the transformer, over each clip by itself."""
 
-    recomputed_whole = True
+    selects_operators = True
     rotary: Any
 
     def __init__(self, block: nn.Module, rotary: Any, patch: tuple[int, int, int]) -> None:
