@@ -101,6 +101,19 @@ def test_lora_has_pefts_own_gradients_and_leaves_the_rest_alone() -> None:
     assert any("projector" in name for name in errors)
 
 
+def test_what_a_folder_says_holds_for_runs_with_adapters_and_frozen_modules(tmp_path: Path) -> None:
+    model = models.qwen_vl()
+    model.config.save_pretrained(tmp_path)
+    lora = LoraConfig(r=2, target_modules=["q_proj"])
+    named = {"name": tmp_path.name}
+    assert replace(from_transformers(model, lora=lora).model, **named) == replace(load_model(tmp_path), **named)
+    for frozen in (["vision"], ["vision", "projector"]):
+        split = from_transformers(model, frozen=frozen).model
+        assert replace(split, **named) == replace(load_model(tmp_path, frozen), **named)
+    with pytest.raises(FileError, match="leave --frozen out"):
+        load_model(ROOT / "model_configs" / "quickstart.json", ["vision"])
+
+
 def test_weights_that_want_no_gradient_are_frozen_modules() -> None:
     model = models.qwen_vl()
     model.model.visual.requires_grad_(False)

@@ -90,10 +90,10 @@ def is_pipeline(folder: str | Path) -> bool:
     return Path(folder, PIPELINE).is_file()
 
 
-def drawn_pipeline(folder: str | Path, seed: int = 0) -> Pretrained:
+def drawn_pipeline(folder: str | Path, seed: int = 0, frozen: Sequence[str] = ("text",)) -> Pretrained:
     """What a pipeline's folder says by its configurations alone, with weights that are drawn."""
     transformer, text = _parts_of(folder)
-    return from_diffusers(_config_of(transformer, transformer), config_of(text), seed=seed)
+    return from_diffusers(_config_of(transformer, transformer), config_of(text), frozen=frozen, seed=seed)
 
 
 def _parts_of(folder: Any) -> tuple[Path, Path]:

@@ -64,9 +64,11 @@ class Shell:
         return [path] if isinstance(found, nn.Parameter) else [f"{path}.{name}" for name in found.state_dict()]
 
     def weights(self, path: str) -> int:
-        """How many numbers the weights at a path have."""
+        """How many numbers the weights at a path have, without those that peft adds."""
         found = self.at(path)
-        return found.numel() if isinstance(found, nn.Parameter) else sum(p.numel() for p in found.parameters())
+        if isinstance(found, nn.Parameter):
+            return found.numel()
+        return sum(own.numel() for name, own in found.named_parameters() if not is_added(f"{path}.{name}"))
 
     def trained(self, paths: Iterable[str]) -> bool:
         """Whether any weight at these paths is trained."""

@@ -163,7 +163,7 @@ def _counted(shell: Shell, part: Part) -> Layer:
     return replace(part.layer, options={**part.layer.options, "weights": weights})
 
 
-def describe(folder: str | Path) -> Model:
+def describe(folder: str | Path, frozen: Sequence[str] = ()) -> Model:
     """What the model in a folder is, from its config.json alone; errors as for ``from_transformers``.
 
     The folder of a pipeline of diffusers is that of its transformer and text encoder.
@@ -171,8 +171,8 @@ def describe(folder: str | Path) -> Model:
     from ds_dip.models.hf.diffusers import drawn_pipeline, is_pipeline
 
     if is_pipeline(folder):
-        return drawn_pipeline(folder).model
-    return from_transformers(config_of(folder)).model
+        return drawn_pipeline(folder, frozen=frozen or ("text",)).model
+    return from_transformers(config_of(folder), frozen=frozen).model
 
 
 def drawn_or_read(folder: str | Path, seed: int = 0) -> Pretrained:
