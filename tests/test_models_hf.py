@@ -15,7 +15,7 @@ import torch
 
 pytest.importorskip("transformers")
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from transformers import GPT2Config, LlamaForSequenceClassification, MistralConfig
@@ -149,9 +149,9 @@ def test_what_cannot_be_split_is_named(change: Callable[[], Any], words: str) ->
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantization_config is of gptq"),
         (
             {"architectures": ["LlamaForSequenceClassification"]},
-            "'lm_head.weight', which LlamaForSequenceClassification",
+            "LlamaForSequenceClassification has no lm_head",
         ),
-        ({"architectures": ["LlamaModel"]}, "'lm_head.weight', which LlamaModel"),
+        ({"architectures": ["LlamaModel"]}, "LlamaModel has no model"),
         ({"vocab_size": 95}, "weight '(lm_head|model.embed_tokens).weight' is of shape \\(90, 16\\)"),
         ({"intermediate_size": 30}, "weight 'model.layers.0.mlp.gate_proj.weight' is of shape \\(24, 16\\)"),
         ({"num_hidden_layers": 2}, "has a weight 'model.layers.2.[a-z_.]+', which LlamaForCausalLM"),
@@ -165,6 +165,16 @@ def test_folders_whose_configuration_is_another_models(changes: dict[str, Any], 
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
     with pytest.raises((FileError, SplitError), match=words):
         [factory() for factory in from_transformers(tmp_path).layers["language"]]
+
+
+def test_weights_that_the_model_has_not_stay_what_they_are(tmp_path: Path) -> None:
+    models.llama().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    kept = {"mtp.norm.weight": torch.ones(3), "model.position_ids": torch.arange(4)}
+    save_file(tensors | kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    rest = dict(from_transformers(tmp_path).rest())
+    assert rest.keys() == kept.keys()
+    assert all(torch.equal(rest[name], tensor) for name, tensor in kept.items())
 
 
 @pytest.mark.parametrize("content", [b"", b"no weights" * 20, None], ids=["empty", "garbage", "cut off"])

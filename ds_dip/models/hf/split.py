@@ -69,8 +69,8 @@ class Pretrained:
             self.shell.model.save_config(folder)
 
     def rest(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The unused weights, which have names and values; drawn ones are not kept."""
-        return self.shell.source.read(self.unused)
+        """The unused weights and those that the model has not, by name; drawn ones are not kept."""
+        return self.shell.source.read((*self.unused, *self.shell.source.others))
 
 
 def add_family(model_type: str, module: str) -> None:

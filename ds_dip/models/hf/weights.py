@@ -20,14 +20,17 @@ from ds_dip.files import FileError, read_object
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 #: The same for diffusers.
 DIFFUSERS = "diffusion_pytorch_model"
-#: Ends of names that older versions saved, of what follows from the configuration.
-_CONSTANT = (".inv_freq", ".position_ids")
 #: More than the list of any model's weights has.
 _MOST_BYTES = 1 << 28
 
 
 class Source(Protocol):
     """Weights by the names that the library's model has for them."""
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Weights that the model has not."""
+        ...
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Those of the names that the source has, one after the other."""
@@ -37,6 +40,8 @@ class Source(Protocol):
 @dataclass(frozen=True)
 class NoWeights:
     """Weights are drawn."""
+
+    others: tuple[str, ...] = ()
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """None of them."""
@@ -48,6 +53,7 @@ class ModelWeights:
     """Weights of a model in memory."""
 
     model: nn.Module
+    others: tuple[str, ...] = ()
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Those that the model has."""
@@ -59,11 +65,13 @@ class ModelWeights:
 class FolderWeights:
     """Weights of a folder that ``save_pretrained`` wrote: of every weight its file and its name there.
 
-    A tensor is read when it is asked for, and from its place in the file.
+    A tensor is read when it is asked for, and from its place in the file. ``others`` are weights that the model has
+    not, which stay what they are.
     """
 
     folder: Path
     places: Mapping[str, tuple[str, str]] = field(repr=False)
+    others: tuple[str, ...] = ()
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Those that the folder has; FileError, with the name, where one cannot be read."""
@@ -97,8 +105,9 @@ def folder_weights(folder: Path, model: Any) -> FolderWeights:
     """
     files = _files(folder)
     if not hasattr(model, "base_model_prefix"):  # of diffusers, which renames nothing
-        _refuse_unknown(folder, model, files)
-        return FolderWeights(folder, {name: (file, name) for name, file in files.items()})
+        return FolderWeights(
+            folder, {name: (file, name) for name, file in files.items()}, _others(folder, model, files)
+        )
     changes = get_model_conversion_mapping(model)
     renamings = [change for change in changes if isinstance(change, WeightRenaming)]
     converters = [change for change in changes if isinstance(change, WeightConverter)]
@@ -112,19 +121,20 @@ def folder_weights(folder: Path, model: Any) -> FolderWeights:
                 "transformers and save it with save_original_format=False"
             )
         places[name] = file, key
-    _refuse_unknown(folder, model, places)
-    return FolderWeights(folder, places)
+    return FolderWeights(folder, places, _others(folder, model, places))
 
 
-def _refuse_unknown(folder: Path, model: Any, names: Iterable[str]) -> None:
-    """FileError where the folder has weights that the model has not: they would be lost."""
-    known, ignored = model.state_dict(), getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
-    for name in names:
-        if name not in known and not name.endswith(_CONSTANT) and not any(re.search(own, name) for own in ignored):
+def _others(folder: Path, model: Any, names: Iterable[str]) -> tuple[str, ...]:
+    """Weights that the model has not; FileError where they are of a layer more than its configuration says."""
+    known = model.state_dict()
+    found = tuple(name for name in names if name not in known)
+    for name in found:
+        if re.sub(r"\.\d+\.", ".0.", name, count=1) in known:
             raise FileError(
                 f"{folder} has a weight {name!r}, which {type(model).__name__} of its config.json does not have; give "
                 "the configuration that the weights were saved with"
             )
+    return found
 
 
 def _files(folder: Path) -> dict[str, str]:
