@@ -101,11 +101,6 @@ def from_transformers(
     check_arguments(frozen, dtype)
     folder = Path(model) if isinstance(model, str | Path) else None
     config = config_of(model)
-    if (quantised := getattr(config, "quantization_config", None)) is not None:
-        kind = dict(quantised if isinstance(quantised, dict) else quantised.to_dict()).get("quant_method", "some kind")
-        raise SplitError(
-            f"quantization_config is of {kind}, and quantised layers are not trained; give the model as it was before"
-        )
     build: Callable[[Shell], Family] = _adapter(config).split
     shell_model = empty_model(model, config)
     source = source_of(model, shell_model)
@@ -188,7 +183,17 @@ def drawn_or_read(folder: str | Path, seed: int = 0) -> Pretrained:
 
 
 def config_of(model: Any) -> Any:
-    """A configuration of one's own; SplitError or FileError where there is none."""
+    """A configuration of one's own; SplitError or FileError where there is none, or it is a quantised model's."""
+    config = _read_config(model)
+    if (quantised := getattr(config, "quantization_config", None)) is not None:
+        kind = dict(quantised if isinstance(quantised, dict) else quantised.to_dict()).get("quant_method", "some kind")
+        raise SplitError(
+            f"quantization_config is of {kind}, and quantised layers are not trained; give the model as it was before"
+        )
+    return config
+
+
+def _read_config(model: Any) -> Any:
     if isinstance(model, PreTrainedModel):
         return copy.deepcopy(model.config)
     if isinstance(model, PreTrainedConfig):
