@@ -87,11 +87,11 @@ def data_of(family: str, folder: Path, model: Path) -> list[str]:
 def called(*arguments: str) -> str:
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_profile_and_partition(family: str, tmp_path: Path) -> None:
+def test_profile_partition_and_compare(family: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     config = FAMILIES[family][0](folder)
     if config is not None:
@@ -114,6 +114,22 @@ def test_profile_and_partition(family: str, tmp_path: Path) -> None:
     device = ["--device", str(H800), "--dtype", "bfloat16"]
     called("profile", "--model", str(folder), "--sweep", str(tmp_path / "sweep.json"), *device, "--out", table)
     search = ["--batch-size", "2", "--microbatches", "2", "--batches", "1", "--evaluations", "10"]
-    search += ["--table", table, "--compute", "bfloat16", "--ranks", "2", "--out", out]
-    called("partition", "--model", str(folder), *data, *search)
+    search += ["--table", table, "--compute", "bfloat16", "--ranks", "2", "--model", str(folder), *data]
+    called("partition", *search, "--out", out)
     assert read_partition(out, model).ranks == 2
+    compared = json.loads(called("compare", *search, "--partition", out, "--schedules", "1f1b,dip", "--json"))
+    assert compared["format"] == "ds-dip/comparison"
+
+
+def test_a_frozen_towers_projector_is_placed_behind_it(tmp_path: Path) -> None:
+    folder, out = tmp_path / "model", str(tmp_path / "partition.json")
+    qwen(folder).save_pretrained(folder)
+    data = data_of("qwen2_5_vl", tmp_path, folder)
+    options = json.loads(data[-1])
+    options["processor"]["encoders"] = ["vision", "projector"]
+    search = ["--batch-size", "2", "--microbatches", "2", "--batches", "1", "--evaluations", "20", "--ranks", "2"]
+    called("partition", "--model", str(folder), "--frozen", "vision", *data[:-1], json.dumps(options), *search,
+           "--out", out)  # fmt: skip
+    found = read_partition(out, load_model(folder, ["vision"]))
+    (projector,) = found.of("projector")
+    assert projector.rank == found.of("vision")[-1].rank
