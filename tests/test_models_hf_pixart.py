@@ -22,6 +22,7 @@ from ds_dip.models.context import Context
 from ds_dip.models.diffusion import drawn
 from ds_dip.models.hf.diffusers import from_diffusers
 from ds_dip.models.hf.latents import latents_of
+from ds_dip.models.hf.pixart import Positions
 from ds_dip.models.hf.shell import SplitError
 from ds_dip.models.parameters import module_parameters
 from ds_dip.models.spec import Sizes
@@ -113,6 +114,12 @@ def test_loss_and_gradients_are_the_libraries(
         own = cases.errors_of(pretrained, layers, name, model)
         assert bool(own) == (name not in frozen)
         assert max(own.values(), default=0.0) <= bound, max(own, key=lambda weight: own[weight])
+
+
+def test_positions_of_a_picture_of_the_models_own_size_are_the_librarys() -> None:
+    embedder = transformer().pos_embed
+    own = Positions(16, embedder.base_size, embedder.interpolation_scale)
+    assert torch.equal(own.of((4, 4), torch.device("cpu")), embedder.pos_embed[0])
 
 
 def test_a_pipelines_folders_are_read_with_its_noise(tmp_path: Path) -> None:

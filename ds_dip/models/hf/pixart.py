@@ -111,8 +111,6 @@ class Embedding(nn.Module):
                                  strict=True):  # fmt: skip
             embedded = self.patches(latents_of(picture, grid, (self.side, self.side))[None])[0].flatten(1).t()
             rows.append((embedded + self.positions.of(grid, embedded.device)).to(embedded.dtype))
-        if not rows:
-            rows.append(weight.new_zeros(0, weight.shape[0]))
         modulation, time = self.conditions(steps, None, batch_size=len(steps), hidden_dtype=weight.dtype)
         return torch.cat(rows), self.text(words.to(weight.dtype)), time, modulation
 
@@ -135,7 +133,7 @@ class ImageBlock(nn.Module):
             self.block(picture[None], encoder_hidden_states=prompt[None], timestep=shifts[None])[0]
             for picture, prompt, shifts in zip(pictures, words, modulation, strict=True)
         ]
-        return torch.cat([*found, patches[:0]]), text, time, modulation
+        return torch.cat(found), text, time, modulation
 
 
 class Output(nn.Module):
