@@ -22,7 +22,7 @@ from transformers import GPT2Config, LlamaForSequenceClassification, MistralConf
 
 from ds_dip.files import FileError
 from ds_dip.models import from_transformers, load_model
-from ds_dip.models.build import factories_of
+from ds_dip.models.build import factories_and_loss
 from ds_dip.models.context import Context
 from ds_dip.models.hf import llava_onevision
 from ds_dip.models.hf.shell import SplitError
@@ -375,9 +375,9 @@ def test_a_folder_is_a_model_for_commands() -> None:
 def test_a_folders_layers_are_the_librarys(tmp_path: Path) -> None:
     model = models.llama()
     model.save_pretrained(tmp_path)
-    own = factories_of(tmp_path, load_model(tmp_path))["language"][1]()
+    own = factories_and_loss(tmp_path, load_model(tmp_path))[0]["language"][1]()
     assert torch.equal(own.block.mlp.up_proj.weight, model.model.layers[0].mlp.up_proj.weight)
     for path in tmp_path.glob("*.safetensors"):
         path.unlink()
-    drawn = factories_of(tmp_path, load_model(tmp_path))["language"][1]()
+    drawn = factories_and_loss(tmp_path, load_model(tmp_path))[0]["language"][1]()
     assert type(drawn.block) is type(own.block)
