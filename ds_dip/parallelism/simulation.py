@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ds_dip.costs.ending import rank_tails
 from ds_dip.costs.strategies import STRATEGIES, share
 from ds_dip.data import SampleMetadata
 from ds_dip.models.partition import Partition
@@ -80,6 +79,16 @@ class _Group(NamedTuple):
     fullest: int
 
 
+class _Stages(NamedTuple):
+    """A group's batch: (microbatches, stages) seconds and ranks as ``kernels.simulate`` takes them."""
+
+    forward: Floats
+    backward: Floats
+    delay: Floats
+    rank: npt.NDArray[np.int64]
+    replica: npt.NDArray[np.int64]
+
+
 class Simulator:
     """Predicts layouts on the same sample batches; what several layouts share is computed once.
 
@@ -111,7 +120,8 @@ class Simulator:
     ) -> Prediction | None:
         """The prediction on the first ``batches``, or None as soon as their mean cannot be below ``limit`` seconds.
 
-        Not ``every``, only the replica with most work is simulated for each batch.
+        Not ``every``, only the replica with most work is simulated for each batch, and the heaviest batch only where
+        that tells whether memory is short; ``activations`` are then the most that may be in flight.
         Raises UnfitError where the layout does not hold the heaviest batch of the data.
         """
         number = len(self.batches) if batches is None else batches
@@ -124,7 +134,12 @@ class Simulator:
         short = False
         for step in range(number):
             groups = self.cut(layout, step)
-            found = [run.group(batch) for batch in (groups if every else groups[:1])]
+            groups = groups if every else groups[:1]
+            left = limit * number - fsum(makespans)
+            # The bound takes a fraction of the schedule's time.
+            if any(run.least(batch) >= left for batch in groups):
+                return None
+            found = [run.group(batch) for batch in groups]
             slowest, mean = max(own.makespan for own in found), fsum(own.makespan for own in found) / len(found)
             makespans.append(slowest)
             if fsum(makespans) >= limit * number:
@@ -134,11 +149,16 @@ class Simulator:
             work += fsum(own.total for own in found)
             span += slowest * run.gpus * len(found)
             short = short or any(run.is_full(own) for own in found)
-        heaviest = run.group(self.cut(layout, -1)[0])
+        heaviest = self.cut(layout, -1)[0]
+        if every or (not short and run.may_be_full(heaviest)):
+            flying = run.group(heaviest)
+            short, activations = short or run.is_full(flying), run.held(flying)
+        else:
+            activations = run.most(heaviest)
         each = [fsum(getattr(own, name) for own in parts) / number for name in Parts.__slots__]
         return Prediction(
             layout, partition, tuple(makespans), Parts(*each), 1 - work / span if span else 0.0, room.state,
-            run.held(heaviest), short or run.is_full(heaviest),
+            activations, short,
         )  # fmt: skip
 
     def partition(self, layout: Layout) -> Partition:
@@ -224,19 +244,36 @@ class _Run:
         tails = tails_of(job, layout, partition)
         self.tails = np.array([tails[rank] for rank in like])
         self.entry = sum(chunk.module != self.last for chunk in partition.chunks) if self.apart else 0
+        chunks = {module.name: partition.of(module.name) for module in job.model.modules}
+        self.chunks = chunks
+        self.kinds = {
+            name: np.array([job.costs(self.meshes[name].tensor).kinds(name, c.start, c.stop) for c in own])
+            for name, own in chunks.items()
+        }
+        self._known: dict[int, _Stages] = {}
+
+    def least(self, batch: Batch) -> float:
+        """Seconds that no order of one group's batch is below.
+
+        Of every rank what comes before its first stage, its work, and what comes behind its last one.
+        """
+        own = self._stages(batch)
+        forward, backward = np.maximum(own.forward, 0.0), np.maximum(own.backward, 0.0)
+        delay = np.where(own.forward < 0.0, 0.0, own.delay)
+        place = own.rank.ravel()
+        work = np.bincount(place, (forward + backward).ravel(), self.ranks)
+        head, tail = np.full(self.ranks, inf), np.full(self.ranks, inf)
+        np.minimum.at(head, place, _before(forward, delay).ravel())
+        np.minimum.at(tail, place, _before(backward, delay).ravel())
+        some = np.isfinite(head)
+        return float((head + work + np.maximum(tail, self.tails))[some].max(initial=0.0))
 
     def group(self, batch: Batch) -> _Group:
         """One group's batch."""
         from ds_dip.parallelism import kernels
 
         self.simulator.used += 1
-        forward, backward, delay = self._stages(batch)
-        count = len(batch.microbatches)
-        replica = np.arange(count) % self.own.backbones
-        rank = np.array([[chunk.rank for chunk in self.partition.chunks]] * count, dtype=np.int64)
-        if self.apart:
-            rank[:, : self.entry] += (np.arange(count) % self.sets * self.deep)[:, None]
-            rank[:, self.entry :] += ((self.sets - 1) * self.deep + replica * self.layout.backbone.pipeline)[:, None]
+        forward, backward, delay, rank, replica = self._stages(batch)
         busy, end = np.zeros(self.ranks), np.zeros(self.ranks)
         most, fullest = kernels.simulate(
             forward, backward, delay, rank, self.entry, replica, self.own.backbones, self.room.admitted,
@@ -252,24 +289,50 @@ class _Run:
         """Whether as many microbatches were in flight as memory holds."""
         return own.most >= self.room.admitted or own.fullest >= self.room.entered
 
+    def may_be_full(self, batch: Batch) -> bool:
+        """Whether a group's batch has as many microbatches as memory holds."""
+        count = len(batch.microbatches)
+        return count >= self.room.admitted or -(-count // self.own.backbones) >= self.room.entered
+
     def held(self, own: _Group) -> tuple[float, ...]:
         """Bytes of activations on every rank of the partition with so many of the heaviest microbatch in flight."""
+        return self._held(own.most, own.fullest)
+
+    def most(self, batch: Batch) -> tuple[float, ...]:
+        """The same with as many in flight as there are, or as memory holds."""
+        count = len(batch.microbatches)
+        entered = min(self.room.entered, -(-count // self.own.backbones))
+        return self._held(min(count, self.room.admitted), entered)
+
+    def _held(self, most: int, fullest: int) -> tuple[float, ...]:
         found = []
         for rank, each in enumerate(self.room.each):
-            flying = own.fullest if self.apart and rank >= self.deep else -(-own.most // self.sets)
+            flying = fullest if self.apart and rank >= self.deep else -(-most // self.sets)
             found.append(flying * each + self.room.beside[rank])
         return tuple(found)
 
-    def _stages(self, batch: Batch) -> tuple[Floats, Floats, Floats]:
+    def _stages(self, batch: Batch) -> _Stages:
+        if id(batch) not in self._known:
+            forward, backward, delay = self._seconds(batch)
+            count = len(batch.microbatches)
+            replica = np.arange(count) % self.own.backbones
+            rank = np.array([[chunk.rank for chunk in self.partition.chunks]] * count, dtype=np.int64)
+            if self.apart:
+                first, behind = self.entry, (self.sets - 1) * self.deep
+                rank[:, :first] += (np.arange(count) % self.sets * self.deep)[:, None]
+                rank[:, first:] += (behind + replica * self.layout.backbone.pipeline)[:, None]
+            self._known[id(batch)] = _Stages(forward, backward, delay, rank, replica)
+        return self._known[id(batch)]
+
+    def _seconds(self, batch: Batch) -> tuple[Floats, Floats, Floats]:
         """(microbatches, stages) seconds of forwards, backwards, and messages behind; -1 where there is no stage."""
         model = self.job.model
         forwards, backwards, delays = [], [], []
         for module in model.modules:
-            name, chunks = module.name, self.partition.of(module.name)
+            name, chunks, kinds = module.name, self.chunks[module.name], self.kinds[module.name]
             tensor = self.meshes[name].tensor
             parted = self.own.encoders / self.sets if self.apart and name != self.last else 1.0
             there, base, each = self.simulator.rows(batch, name, tensor)
-            kinds = np.array([self.job.costs(tensor).kinds(name, chunk.start, chunk.stop) for chunk in chunks])
             layers = each[:, 0] @ kinds.T
             forward, backward = base[:, :1] + layers / parted, base[:, 1:2] + each[:, 1] @ kinds.T / parted
             if self.layout.strategy != STRATEGIES[0]:
@@ -289,14 +352,28 @@ class _Run:
         return np.concatenate(forwards, axis=1), np.concatenate(backwards, axis=1), delay
 
 
+def _before(seconds: Floats, delay: Floats) -> Floats:
+    """(microbatches, stages): seconds of all earlier stages and of the messages between them."""
+    found = np.zeros_like(seconds)
+    np.cumsum((seconds + delay)[:, :-1], axis=1, out=found[:, 1:])
+    return found
+
+
 def tails_of(job: Job, layout: Layout, partition: Partition) -> tuple[float, ...]:
     """Seconds that every rank of the partition needs after its last backward; none where that is not known."""
     if job.cluster.ending is None:
         return (0.0,) * partition.ranks
-    first = layout.encoder.pipeline if layout.placement == DISAGGREGATED else 0
+    held, meshes = [0] * partition.ranks, layout.meshes(job.model)
+    replicas = [1] * partition.ranks
+    for chunk in partition.chunks:
+        mesh = meshes[chunk.module]
+        replicas[chunk.rank] = mesh.data
+        if not job.model.module(chunk.module).frozen:
+            held[chunk.rank] += job.elements(chunk.module, mesh.tensor, chunk.start, chunk.stop)
+    endings = {own: job.ending(own) for own in set(replicas)}
     found = []
-    for mesh in (layout.encoder, layout.backbone):
-        ending = job.ending(mesh.data)
+    for elements, own in zip(held, replicas, strict=True):
+        ending = endings[own]
         assert ending is not None
-        found.append(rank_tails(job.model, partition, ending, mesh.tensor))
-    return (*found[0][:first], *found[1][first:])
+        found.append(ending.seconds(elements))
+    return tuple(found)
