@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_dip.parallelism import DISAGGREGATED, SEPARATED, Layout, Mesh, Simulator
+from ds_dip.parallelism.groups import tails_of
 from ds_dip.parallelism.kernels import simulate
 from ds_dip.parallelism.placing import Pipelines, problem_of
-from ds_dip.parallelism.simulation import tails_of
 from ds_dip.parallelism.space import Options, columns
 from ds_dip.partition.scoring import UnfitError
 from ds_dip.planner.ordering import fastest

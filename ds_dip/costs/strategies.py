@@ -102,9 +102,7 @@ def stage_costs(
         elif strategy == "selective":
             held = scale * sum(own.selective for own in prints) + leaves
             shares = _each(wanted, lambda layer, _: share(layer, sizes, compute))
-            again = sum(
-                own * _alone(costs, module, index, index + 1, sizes) for index, own in enumerate(shares, start)
-            )
+            again = sum(own * _alone(costs, module, index, index + 1, sizes) for index, own in enumerate(shares, start))
             found.append(_whole(forward, backward + again, held, _workspace(prints, between, leaves, selective=True)))
         elif strategy == "full":
             again = _alone(costs, module, start, stop, sizes)

@@ -17,10 +17,11 @@ import numpy.typing as npt
 from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.models.partition import PartitionError
 from ds_dip.parallelism import closed
+from ds_dip.parallelism.groups import tails_of
 from ds_dip.parallelism.job import Job
 from ds_dip.parallelism.layout import DISAGGREGATED, SEPARATED, Layout
 from ds_dip.parallelism.placing import problem_of
-from ds_dip.parallelism.simulation import Prediction, Simulator, tails_of
+from ds_dip.parallelism.simulation import Prediction, Simulator
 from ds_dip.parallelism.space import Options, columns, laps
 from ds_dip.partition.scoring import Scheduler, UnfitError
 from ds_dip.scheduling import BaselineError, InfeasibleError, ProblemError
@@ -42,7 +43,7 @@ class Effort:
 
     ``pool`` layouts of each placement on one batch, the best of them on ``batches`` batches, ``shown`` and as many more
     on ``held_out`` others with every replica. A space of at most ``exhaustive`` layouts is simulated whole. ``seed``
-    draws batches.
+    draws batches. Not ``balanced``, samples go to replicas and microbatches in turn; ``fixed``, ranks run 1F1B.
     """
 
     pool: int = 30
@@ -51,6 +52,8 @@ class Effort:
     shown: int = 10
     exhaustive: int = 40
     seed: int = 0
+    balanced: bool = True
+    fixed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("pool", "batches", "held_out", "shown"):
@@ -126,8 +129,10 @@ class _Search:
         self.means = closed.Means(job)
         steps = range(effort.batches + effort.held_out)
         drawn = [job.drawn(step, effort.seed) for step in steps]
-        self.scorer = Simulator(job, drawn[: effort.batches])
-        self.final = Simulator(job, drawn[effort.batches :])
+        self.scorer, self.final = (
+            Simulator(job, own, balanced=effort.balanced, fixed=effort.fixed)
+            for own in (drawn[: effort.batches], drawn[effort.batches :])
+        )
         paper = closed.paper(job, self.means, self.space)
         #: By the paper's objective: its own placement first, what does not fit at the mean point left out.
         order = np.lexsort((paper, ~self.space.disaggregated))
