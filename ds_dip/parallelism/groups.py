@@ -79,7 +79,8 @@ class Run:
     def least(self, batch: Batch) -> float:
         """Seconds that no order of one group's batch is below.
 
-        Of every rank what comes before its first stage, its work, and what comes behind its last one.
+        Of every rank what comes before its first stage, its work, and what comes behind its last one. And where memory
+        holds so many microbatches at once, these places share what all of them take from first stage to last.
         """
         own = self._stages(batch)
         forward, backward = np.maximum(own.forward, 0.0), np.maximum(own.backward, 0.0)
@@ -90,7 +91,13 @@ class Run:
         np.minimum.at(head, place, _before(forward, delay).ravel())
         np.minimum.at(tail, place, _before(backward, delay).ravel())
         some = np.isfinite(head)
-        return float((head + work + np.maximum(tail, self.tails))[some].max(initial=0.0))
+        found = float((head + work + np.maximum(tail, self.tails))[some].max(initial=0.0))
+        if self.starts:
+            return found
+        whole = float((forward + backward).sum())
+        inside = (forward + backward)[:, self.entry :].sum(axis=1)
+        replicas = np.bincount(own.replica, inside, self.own.backbones)
+        return max(found, whole / self.room.admitted, float(replicas.max()) / self.room.entered)
 
     def group(self, batch: Batch) -> Group:
         """One group's batch."""

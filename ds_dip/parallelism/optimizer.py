@@ -33,8 +33,8 @@ Progress = Callable[[int, int, float], None]
 _WALKED = 400
 #: Of the layouts of one round that are looked at again in the next, and neighbours of each that join them.
 _KEPT, _NEAR = 3, 6
-#: Layouts that are looked at, for each that is simulated first, until one is found that memory holds.
-_SEARCHED = 10
+#: For each layout that is simulated first: so many are looked at, for so many that memory holds.
+_SEARCHED, _BOUNDED = 10, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,24 +225,24 @@ class _Search:
             small = order if len(order) <= self.effort.exhaustive else order[:0]
             few = [layout for row in small for layout in self._laps(int(row))]
             if not 0 < len(few) <= self.effort.exhaustive:
-                likely = islice(filter(self._fits, order[: _SEARCHED * self.effort.pool].tolist()), self.effort.pool)
-                every = [list(self._laps(row)) for row in likely]
+                bounded = ((self._least(row), row) for row in order[: _SEARCHED * self.effort.pool].tolist())
+                fitting = islice((own for own in bounded if own[0] < inf), _BOUNDED * self.effort.pool)
+                every = [list(self._laps(row)) for _, row in sorted(fitting)[: self.effort.pool]]
                 few = [layout for own in every for layout in dict.fromkeys((own[0], own[-1]))]
             found += few
         found += [self._plain(row) for row in self.paper[: self.effort.shown]]
         return list(dict.fromkeys(found))
 
-    def _fits(self, row: int) -> bool:
-        """Whether a row holds the heaviest microbatch by some memory strategy."""
-        plain = self._plain(row)
+    def _least(self, row: int) -> float:
+        """What no order of a row is below, by its best memory strategy; infinite where none holds a microbatch."""
+        plain, best = self._plain(row), inf
         for strategy in reversed(STRATEGIES):
             layout = replace(plain, strategy=strategy)
             try:
-                self.scorer.room(layout, self.scorer.partition(layout))
-                return True
+                best = min(best, self.scorer.least(layout))
             except (UnfitError, PartitionError) as error:
                 self.unfit[layout] = str(error)
-        return False
+        return best
 
     def _plain(self, row: int) -> Layout:
         return self.space.layout(row, (1,) * len(self.job.model.modules), STRATEGIES[0])

@@ -146,6 +146,11 @@ class Simulator:
             activations, short,
         )  # fmt: skip
 
+    def least(self, layout: Layout) -> float:
+        """Seconds that no order of the first batch's replica with most work is below; UnfitError as for ``predict``."""
+        partition = self.partition(layout)
+        return Run(self, layout, partition, self.room(layout, partition)).least(self.cut(layout, 0)[0])
+
     def partition(self, layout: Layout) -> Partition:
         """Where a layout's layers live."""
         key = layout.placement, layout.encoder, layout.backbone, layout.microbatches, layout.laps

@@ -15,7 +15,7 @@ from ds_dip.reproduction.experiment import Settings
 
 DEVICE, PER_NODE, COMPUTE = "a100", 8, "bfloat16"
 #: Samples of a global batch for every GPU, and of a data profile.
-EACH, PROFILE = 4, 4000
+EACH, PROFILE = 8, 4000
 #: Batches that layouts are searched by, and layouts that a search ends with.
 _BATCHES, _SHOWN = 2, 4
 #: By name, what the paper calls them; the files are ``dflop_NAME.json``.
