@@ -19,7 +19,7 @@ from ds_dip.models.partition import PartitionError
 from ds_dip.parallelism import closed
 from ds_dip.parallelism.groups import tails_of
 from ds_dip.parallelism.job import Job
-from ds_dip.parallelism.layout import DISAGGREGATED, SEPARATED, Layout
+from ds_dip.parallelism.layout import DISAGGREGATED, PLACEMENTS, SEPARATED, Layout
 from ds_dip.parallelism.placing import problem_of
 from ds_dip.parallelism.simulation import Prediction, Simulator
 from ds_dip.parallelism.space import Options, columns, laps
@@ -148,7 +148,9 @@ class _Search:
         if not whole:
             ranked = self._best(pool, batches=1)
             kept = [own.layout for own in ranked[: max(len(ranked) // _KEPT, 2 * self.effort.shown)]]
-            around = self._around(kept[: self.effort.shown], rows)
+            # Of each placement, so that one whose first layouts are better does not keep the other from being searched.
+            best = [[own.layout for own in ranked if own.layout.placement == each] for each in PLACEMENTS]
+            around = self._around([layout for own in best for layout in own[: self.effort.shown]], rows)
             self.expected = len(self.tried) + len(kept) + len(around) + 2 * self.effort.shown
             near = [own.layout for own in self._best(around, batches=1)][: self.effort.shown]
             ranked = self._best([*kept, *near], batches=None)
@@ -191,8 +193,13 @@ class _Search:
             gpus = self.job.cluster.gpus
             least = f"no layout of {self.job.model.name} on {gpus} GPU{'s' * (gpus > 1)} fits: "
             if not refusal:
-                least += "its parameters, gradients and optimizer state are more than they hold; "
-                raise LayoutError(f"{least}use more GPUs, or such as have more memory")
+                held, memory = float(self._held().min()), self.job.cluster.memory
+                assert memory is not None
+                raise LayoutError(
+                    f"{least}its parameters, gradients and optimizer state are more than they hold, "
+                    f"{held / 1e9:.3g} GB a GPU in the leanest layout, and each has {memory / 1e9:.3g} GB; use more "
+                    "GPUs, or such as have more memory"
+                )
             smaller = ", or a smaller global batch" if self.job.batch > 1 else ""
             raise LayoutError(f"{least}{refusal}; use more GPUs{smaller}")
         return Found(
@@ -210,9 +217,12 @@ class _Search:
         memory = self.job.cluster.memory
         if memory is None:
             return np.arange(len(self.space))
+        return np.nonzero(self._held() < memory)[0]
+
+    def _held(self) -> closed.Floats:
+        """Bytes of state on each row's mean rank, of the fuller mesh."""
         encoder, backbone = closed.states(self.job, self.means, self.space)
-        held = np.where(self.space.disaggregated, np.maximum(encoder, backbone), encoder + backbone)
-        return np.nonzero(held < memory)[0]
+        return np.where(self.space.disaggregated, np.maximum(encoder, backbone), encoder + backbone)
 
     def _pool(self, rows: Ints) -> list[Layout]:
         """What is simulated first: the best of each placement by what is expected, and of the paper's objective."""
