@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ds_dip.commands import refusing
+from ds_dip.commands import MODEL, Command, refusing
 from ds_dip.commands._inputs import (
     COUNT,
     PATH,
     PLAIN_WIDTH,
     cost_inputs,
+    named_strategies,
     number,
     pairs,
     run_document,
@@ -30,8 +31,23 @@ if TYPE_CHECKING:
 _WHOLE = "whole"
 
 
-@click.command("partition")
-@click.option("--model", "model_path", type=PATH, required=True, help="The model's description.")
+@click.command(
+    "partition",
+    cls=Command,
+    examples=[
+        (
+            "ds-dip partition --model model_configs/quickstart.json --ranks 2 --table table.json --out partition.json",
+            "--dataset ds_dip.data.digits:Digits --dataset-options '{\"samples\": 57600}'",
+            "--deepspeed-config launch/quickstart_ds_config.json",
+        ),
+        (
+            "ds-dip partition --model model_configs/vlm_s.json --ranks 4 --device profiling/devices/h800.json",
+            "--memory-gb 80 --compute bfloat16 --batch-size 16 --microbatches 16",
+            "--data samples.jsonl --out partition.json",
+        ),
+    ],
+)
+@click.option("--model", "model_path", type=MODEL, required=True, help="The model's description.")
 @click.option("--ranks", type=COUNT, required=True, help="Pipeline ranks of a replica.")
 @workload_options
 @click.option("--tensor-parallel", type=COUNT, default=1, show_default=True, help="Devices that share a rank's layers.")
@@ -101,7 +117,7 @@ def command(**given: Any) -> None:
         ),
         options=options,
         ending=sources.ending,
-        strategies=_strategies(given["memory_strategies"]) or dip.strategies,
+        strategies=named_strategies(given["memory_strategies"]) or dip.strategies,
     )
     with searching("schedules") as progress:
         _, kept = partition_offline(
@@ -113,18 +129,6 @@ def command(**given: Any) -> None:
             progress=progress,
         )
     _report(out, kept, given["as_json"])
-
-
-def _strategies(given: str | None) -> tuple[str, ...]:
-    """The memory strategies that an option names, none where it is not given."""
-    from ds_dip.costs.strategies import STRATEGIES
-
-    names = set(given.split(",")) if given else set()
-    if unknown := names - set(STRATEGIES):
-        raise click.UsageError(
-            f"--memory-strategies: {', '.join(sorted(unknown))} is unknown: give some of {', '.join(STRATEGIES)}"
-        )
-    return tuple(name for name in STRATEGIES if name in names)
 
 
 def _options(given: Mapping[str, Any]) -> SearchOptions:

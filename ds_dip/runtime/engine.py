@@ -151,8 +151,8 @@ class DIPEngine(Checkpoints, ReducingEngine):
         if self.recorder is not None:
             self.recorder.add(self.plan, self.measured)
         if self.global_rank == 0 and self.monitor.enabled:
-            statistics, model = self.plans.statistics(), self.module.model
-            self.monitor.write_events(scalars(self.plan, self.measured, statistics, self.global_samples, model))
+            about = self.plans.statistics(), self.global_samples, self.module.model, self.train_batch_size()
+            self.monitor.write_events(scalars(self.plan, self.measured, *about))
         return loss
 
     def ask_to_stop(self, reason: int = signal.SIGTERM) -> None:
@@ -248,7 +248,9 @@ class DIPEngine(Checkpoints, ReducingEngine):
         assert self.plan is not None
         note = self._finite.note(self._gradients()) if self.watched else CLEAN
         measured = self._executor.intervals, *self._asked
-        notes, self._stopping = self._measurer.gather(self.plan, *measured, note, self._stop, self._peak)
+        notes, self._stopping = self._measurer.gather(
+            self.plan, *measured, note, self._stop, self._peak, self._feed.seconds
+        )
         return self._finite.sentence(notes)
 
     def _exec_schedule(self, pipe_schedule: ProgramSchedule) -> None:
@@ -322,7 +324,12 @@ class DIPEngine(Checkpoints, ReducingEngine):
 
     def release(self) -> None:
         """Drop what holds process groups and hooks, so that it is gone before the interpreter ends."""
+        for parameter in self.module.parameters():
+            # ZeRO's; whoever keeps the layers keeps these otherwise.
+            parameter.__dict__.pop("_dp_group", None)
         for name in (
+            "data_parallel_group",
+            "seq_data_parallel_group",
             "_executor",
             "_links",
             "_feed",
