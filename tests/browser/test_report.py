@@ -16,8 +16,6 @@ from ds_dip.scheduling import Problem
 from tests.browser.chromium import Page, browser
 from tests.viewer_cases import large, plan_of, run_folder, small
 
-pytest.importorskip("playwright", reason="playwright is not installed; install ds-dip[dev]")
-
 VIEW = view_of_plan(small(), plan_of(small()))
 BLUE, ORANGE = (0, 114, 178), (230, 159, 0)
 
