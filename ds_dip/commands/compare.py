@@ -9,14 +9,24 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import Finite
-from ds_dip.commands._inputs import COUNT, PATH, PLAIN_WIDTH
+from ds_dip.commands import MODEL, Command, Finite
+from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH
+from ds_dip.commands._progress import waiting
 from ds_dip.commands._setups import inputs_of, setup_options
 from ds_dip.files import FileError, check_writable, write_atomic
 
 
-@click.command("compare")
-@click.option("--model", "model_path", type=PATH, required=True, help="The model's description, or its folder.")
+@click.command(
+    "compare",
+    cls=Command,
+    examples=[
+        (
+            "ds-dip compare --model model_configs/quickstart.json --ranks 2 --batch-size 16 --microbatches 4",
+            "--dataset ds_dip.data.digits:Digits --dataset-options '{\"samples\": 400}' --plot compare.svg",
+        ),
+    ],
+)
+@click.option("--model", "model_path", type=MODEL, required=True, help="The model's description, or its folder.")
 @setup_options
 @click.option("--schedules", default="all", show_default=True, metavar="NAME,…|all", help="Which schedules.")
 @click.option("--same-partition", is_flag=True, help="Run every schedule on DIP's partition, not on its own.")
@@ -61,7 +71,8 @@ def command(**given: Any) -> None:
         (inputs.split or 0.0) if given["split_overhead"] is None else given["split_overhead"],
         given["same_partition"],
     )
-    trials = compared(setting, names, lambda name: click.echo(f"trying {name}", err=True))
+    with waiting("trying") as heard:
+        trials = compared(setting, names, lambda name: heard({"name": name}))
     workload = inputs.scorer.workload
     document = comparison_document(
         trials,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ds_dip.commands import refusing
+from ds_dip.commands import MODEL, Group, refusing
 from ds_dip.commands._inputs import COUNT, PATH, PLAIN_WIDTH, pairs
 
 if TYPE_CHECKING:
@@ -20,15 +22,25 @@ if TYPE_CHECKING:
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
-@click.group("data")
+@click.group("data", cls=Group, examples=["ds-dip data inspect train.jsonl --pretrained FOLDER"])
 def command() -> None:
     """Look through files of conversations."""
 
 
-@command.command("inspect")
+@command.command(
+    "inspect",
+    examples=[
+        "ds-dip data inspect train.jsonl --pretrained FOLDER",
+        (
+            "ds-dip data inspect a.json b.parquet --model model.json --batch-size 64 --microbatches 8",
+            "--picture sizes.svg",
+        ),
+        "ds-dip data inspect train.jsonl --pretrained FOLDER --json > inspection.json",
+    ],
+)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
 @click.option("--pretrained", type=PATH, help="Count by the processor of this folder of transformers.")
-@click.option("--model", type=PATH, help="Or for this model of our own, a ds-dip/model file.")
+@click.option("--model", type=MODEL, help="Or for this model of our own, a ds-dip/model file.")
 @click.option("--tokenizer", type=PATH, help="A tokenizer's folder for --model; without it text is bytes.")
 @click.option("--root", type=PATH, help="Folder of the media; by default the first file's.")
 @click.option("--outside", is_flag=True, help="Media may lie outside the root.")
@@ -43,6 +55,7 @@ def command() -> None:
 @click.option("--microbatches", type=COUNT, default=1, show_default=True, help="Microbatches a replica.")
 @click.option("--picture", type=PATH, help="Write the histograms as an SVG.")
 @click.option("--batch", type=PATH, help="Write the samples' sizes, a ds-dip/batch file.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def inspect(files: tuple[Path, ...], **given: Any) -> None:
     """Read FILEs of conversations and their media's headers, and tell what is there.
 
@@ -79,11 +92,15 @@ def inspect(files: tuple[Path, ...], **given: Any) -> None:
             replicas=given["replicas"],
             microbatches=given["microbatches"],
         )
-    _show(inspection)
-    for problem in dataset.problems(given["problems"]):
-        click.echo(str(problem))
-    if (more := inspection.problems - given["problems"]) > 0:
-        click.echo(f"… and {more} more")
+    problems = [str(problem) for problem in dataset.problems(given["problems"])]
+    if given["as_json"]:
+        click.echo(json.dumps({**asdict(inspection), "first_problems": problems}))
+    else:
+        _show(inspection)
+        for problem in problems:
+            click.echo(problem)
+        if (more := inspection.problems - given["problems"]) > 0:
+            click.echo(f"… and {more} more")
     if given["picture"] is not None:
         write_atomic(given["picture"], svg(inspection, ", ".join(file.name for file in files)))
     if given["batch"] is not None:
