@@ -69,5 +69,6 @@ python -m deepspeed.launcher.runner --num_gpus 2 --master_port "$port" launch/tr
     fail "the quick start did not train"
 }
 ds-dip watch runs/quickstart --once
+ds-dip report runs/quickstart --out report.html
 ds-dip trace runs/quickstart --out trace.json
 echo "wheel: $(basename "$wheel") installs and trains"

@@ -66,6 +66,16 @@ def test_trace_tells_what_it_wrote(plan: Path, tmp_path: Path) -> None:
     assert (tmp_path / "b.json").exists()
 
 
+def test_report_tells_what_it_wrote(plan: Path, tmp_path: Path) -> None:
+    told = run("report", str(plan), "--problem", PROBLEM, "--out", str(tmp_path / "a.html"))
+    page = str(tmp_path / "a.html")
+    wanted = {"opened": "plan.json", "tracks": ["planned"], "stages": 18, "ranks": 2, "views": 1}
+    assert told == wanted | {"page": page, "notes": []}
+    train(Engine(), tmp_path / "run", steps=2)
+    told = run("report", str(tmp_path / "run"), "--out", page)
+    assert (told["opened"], told["tracks"], told["ranks"]) == ("step 1", ["planned", "measured"], 2)
+
+
 def test_data_inspect_tells_what_is_there(tmp_path: Path) -> None:
     demo = ROOT / "tests" / "data" / "mllm_demo" / "mllm_demo.json"
     model = ("--model", "quickstart", "--index", str(tmp_path / "index"))

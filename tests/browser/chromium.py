@@ -7,30 +7,30 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
-def executable() -> str:
-    """The browser's path; without one the test is skipped, or fails where DS_DIP_REQUIRE_BROWSER is set."""
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        reason = f"none of {', '.join(NAMES)} is on the PATH; install one (apt-get install chromium)"
-        if os.environ.get("DS_DIP_REQUIRE_BROWSER"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
+def missing(reason: str) -> NoReturn:
+    """Skip the test, or fail it where DS_DIP_REQUIRE_BROWSER is set."""
+    if os.environ.get("DS_DIP_REQUIRE_BROWSER"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """A headless Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    path = executable()
+    """A headless Chromium; ``missing`` where there is none."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("playwright is not installed; install ds-dip[dev]")
+    path = next((found for name in NAMES if (found := shutil.which(name))), None)
+    if path is None:
+        missing(f"none of {', '.join(NAMES)} is on the PATH; install one (apt-get install chromium)")
     with sync_playwright() as driver:
         # As root, as in a container, Chromium has no sandbox; the pages are our own.
         started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])

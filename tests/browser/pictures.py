@@ -84,7 +84,7 @@ def pictures(started: Any, folder: Path, run: Path, out: Path) -> None:
     def chosen(page: Page) -> None:
         page.press("x", "t", "/")
         page.page.keyboard.type("mb5 vision B r2")
-        page.press("Enter", "Escape", "+", "+", "ArrowLeft")
+        page.press("Enter", "Escape", "+", "+")
         page.page.mouse.move(2, 2)
 
     def both(page: Page) -> None:

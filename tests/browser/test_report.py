@@ -16,8 +16,6 @@ from ds_dip.scheduling import Problem
 from tests.browser.chromium import Page, browser
 from tests.viewer_cases import large, plan_of, run_folder, small
 
-pytest.importorskip("playwright", reason="playwright is not installed; install ds-dip[dev]")
-
 VIEW = view_of_plan(small(), plan_of(small()))
 BLUE, ORANGE = (0, 114, 178), (230, 159, 0)
 
@@ -241,6 +239,7 @@ def test_a_step_is_chosen_from_the_overview(shown: Any) -> None:
     assert steps.count() == 6
     assert [steps.nth(number).is_disabled() for number in range(6)] == [True, True, False, False, False, False]
     assert page.page.locator('#steps button[aria-current="true"]').inner_text().strip() == "5"
+    assert page.page.locator("#steps .cut").count() == 0
     assert "fallback: late" in steps.nth(2).get_attribute("aria-label")
     steps.nth(2).click()
     page.settle()

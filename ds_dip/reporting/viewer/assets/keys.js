@@ -97,7 +97,9 @@ const ACTIONS = {
 };
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || document.getElementById("keys").open) return;
+  // On some keyboards brackets are typed by AltGr, which counts as Ctrl and Alt.
+  const other = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
+  if (other || document.getElementById("keys").open) return;
   const target = event.target;
   if (target.matches("input, select, textarea")) return;
   // A button or a link in focus keeps the keys that press it.

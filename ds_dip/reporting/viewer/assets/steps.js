@@ -1,14 +1,18 @@
 // The overview of a run's steps: planned and measured seconds side by side; a step with a timeline can be chosen.
 
 const STEP_HEIGHT = 60;
+// Bars end at this many times the median: one slow step, as the first one is, leaves the others their height.
+const HIGHEST = 3;
 
 function fillSteps() {
   const steps = report.steps;
   const section = document.getElementById("run");
   section.hidden = steps.length === 0;
   if (steps.length === 0) return;
-  const longest = Math.max(...steps.map((step) => Math.max(plannedOf(step), measuredOf(step) || 0)), Number.MIN_VALUE);
-  const buttons = steps.map((step) => stepButton(step, STEP_HEIGHT / longest));
+  const lengths = steps.map((step) => Math.max(plannedOf(step), measuredOf(step) || 0)).sort((a, b) => a - b);
+  const longest = lengths[lengths.length - 1];
+  const drawn = Math.min(longest, HIGHEST * lengths[lengths.length >> 1]) || 1;
+  const buttons = steps.map((step) => stepButton(step, drawn));
   document.getElementById("steps").replaceChildren(...buttons);
   const fallbacks = steps.filter((step) => step.kind === "fallback").length;
   const keys = [["planned", "planned"], ["measured", "measured"], ["idle", "bubble's share of it"]];
@@ -17,7 +21,7 @@ function fillSteps() {
     made.append(element("i", "", `key-box ${kind}`), text);
     return made;
   });
-  legend.unshift(element("span", `Seconds an iteration of ${steps.length} steps, longest ${seconds(longest)};`));
+  legend.unshift(element("span", `Seconds an iteration of ${steps.length} steps, longest ${seconds(longest)}${drawn < longest ? `, drawn up to ${seconds(drawn)}` : ""};`));
   legend.push(element("span", `F fallback (${fallbacks}). Choose a step to see its timeline; faint ones have none here.`));
   document.getElementById("steps-legend").replaceChildren(...legend);
   fillFacts(document.getElementById("run-facts"), report.facts);
@@ -31,19 +35,23 @@ function measuredOf(step) {
   return step.iteration === null ? step.measured : step.iteration;
 }
 
-function stepButton(step, scale) {
+// A bar of some seconds; one that ends at the highest is cut off.
+function barOf(kind, length, drawn) {
+  const bar = element("span", "", `bar ${kind}${length > drawn ? " cut" : ""}`);
+  bar.style.height = `${Math.max(1, STEP_HEIGHT * Math.min(1, length / drawn))}px`;
+  return bar;
+}
+
+function stepButton(step, drawn) {
   const button = element("button");
   button.type = "button";
   button.dataset.step = step.step;
   button.disabled = step.view === null;
   const measured = measuredOf(step);
-  const planned = element("span", "", "bar planned");
-  planned.style.height = `${Math.max(1, plannedOf(step) * scale)}px`;
-  button.append(planned);
+  button.append(barOf("planned", plannedOf(step), drawn));
   let text = `step ${step.step}: planned ${seconds(plannedOf(step))}`;
   if (measured !== null) {
-    const bar = element("span", "", "bar measured");
-    bar.style.height = `${Math.max(1, measured * scale)}px`;
+    const bar = barOf("measured", measured, drawn);
     const idle = element("span", "", "idle");
     idle.style.height = `${100 * step.bubble}%`;
     bar.append(idle);
