@@ -78,6 +78,14 @@ class Seconds(Finite):
         super().__init__(min=min, min_open=min == 0.0)
 
 
+def is_ours(path: Path) -> bool:
+    """Whether a file is a document that ds_dip reads: they all begin with their format."""
+    if not path.exists():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(64).startswith(b'{"format": "ds-dip/')
+
+
 @contextmanager
 def refusing() -> Iterator[None]:
     """A plain ValueError is one sentence about what the user gave: a usage error. Those of our own kinds pass."""

@@ -31,8 +31,8 @@ from ds_dip.files import FileError, check_writable, write_atomic
 @click.option("--schedules", default="all", show_default=True, metavar="NAME,…|all", help="Which schedules.")
 @click.option("--same-partition", is_flag=True, help="Run every schedule on DIP's partition, not on its own.")
 @click.option("--most-laps", type=COUNT, default=4, show_default=True, help="Largest v of interleaved 1F1B.")
-@click.option("--split-overhead", type=Finite(0.0, 10.0), default=0.0, show_default=True,
-              help="Share by which a split backward takes longer.")  # fmt: skip
+@click.option("--split-overhead", type=Finite(0.0, 10.0), help="Share by which a split backward takes longer; "
+              "as the run's dip.split_backward else.")  # fmt: skip
 @click.option(
     "--evaluations", type=COUNT, help="Schedules that a search scores of each batch; as the run's planner else."
 )
@@ -68,7 +68,7 @@ def command(**given: Any) -> None:
         given["evaluations"] or max(1, inputs.evaluations),
         inputs.seed,
         given["most_laps"],
-        given["split_overhead"],
+        (inputs.split or 0.0) if given["split_overhead"] is None else given["split_overhead"],
         given["same_partition"],
     )
     with waiting("trying") as heard:

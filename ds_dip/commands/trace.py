@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ds_dip.commands import FILE, Command
+from ds_dip.commands import FILE, Command, is_ours
 from ds_dip.commands._progress import waiting
 
 
@@ -69,7 +69,7 @@ def _plan(path: Path, problem: Path, kind: str, out: Path, as_json: bool) -> Non
     if plan.problem_sha256 != digest:
         raise FileError(f"{path}: is a plan of another problem than {problem}; give the problem that it was made from")
     check_writable(out)
-    if _is_ours(out):
+    if is_ours(out):
         raise FileError(f"{out}: is a file of ds_dip's, which would be replaced; name another file")
     if kind == "csv":
         write_atomic(out, order_text(task_graph, Schedule(plan.order, plan.choices)))
@@ -88,16 +88,16 @@ def _plan(path: Path, problem: Path, kind: str, out: Path, as_json: bool) -> Non
 def _step(run: Path, step: int | None, out: Path, as_json: bool) -> None:
     from ds_dip.files import FileError, check_writable
     from ds_dip.reporting.explained import explained_step
-    from ds_dip.reporting.timeline import timeline_of, timelines
+    from ds_dip.reporting.timeline import listed, timeline_of, timelines
     from ds_dip.reporting.trace import write_trace
 
     found = timelines(run)
     if step is None:
         step = max(found)
     if step not in found:
-        raise FileError(f"{run}: has no timeline of step {step}, only of {_ranges(list(found))}; name one of those")
+        raise FileError(f"{run}: has no timeline of step {step}, only of {listed(list(found))}; name one of those")
     check_writable(out)
-    if _is_ours(out) or out.resolve().parent == found[step].resolve().parent:
+    if is_ours(out) or out.resolve().parent == found[step].resolve().parent:
         raise FileError(f"{out}: is a place of the run's own files, which a trace would replace; name another file")
     with waiting("writing the trace"):
         timeline = timeline_of(run, step)
@@ -109,15 +109,3 @@ def _step(run: Path, step: int | None, out: Path, as_json: bool) -> None:
         return
     parts = "planned and measured" if timeline.measured else "planned (it was not measured)"
     click.echo(f"step {step}, {parts}, {len(timeline.planned.stages)} stages on {timeline.ranks} ranks: {out}")
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether a file is a document that ds_dip reads: they all begin with their format."""
-    if not path.exists():
-        return False
-    with path.open("rb") as stream:
-        return stream.read(64).startswith(b'{"format": "ds-dip/')
-
-
-def _ranges(steps: list[int]) -> str:
-    return ", ".join(map(str, steps)) if len(steps) <= 8 else f"{steps[0]} to {steps[-1]} ({len(steps)} of them)"
