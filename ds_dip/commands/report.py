@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ds_dip.commands import is_ours
+from ds_dip.commands import Command, is_ours
+from ds_dip.commands._progress import waiting
 
 if TYPE_CHECKING:
     from ds_dip.reporting.viewer.document import Report
 
 
-@click.command("report")
+@click.command(
+    "report",
+    cls=Command,
+    examples=[
+        "ds-dip report plan.json --problem problem.json --out report.html",
+        "ds-dip report runs/quickstart --step 99 --steps 20",
+    ],
+)
 @click.argument("source", metavar="PLAN|RUN", type=click.Path(path_type=Path))
 @click.option("--problem", type=click.Path(path_type=Path), help="The problem that PLAN is for.")
 @click.option("--unitless", is_flag=True, help="The problem's times and memory are plain numbers.")
@@ -32,7 +41,10 @@ if TYPE_CHECKING:
     show_default=True,
     help="Where to write the page.",
 )
-def command(source: Path, problem: Path | None, unitless: bool, step: int | None, steps: int, out: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Say as JSON what was written.")
+def command(
+    source: Path, problem: Path | None, unitless: bool, step: int | None, steps: int, out: Path, as_json: bool
+) -> None:
     """Write a timeline as one HTML page: ranks, stages, transfers, memory and bubbles, to zoom, search and compare.
 
     PLAN is a plan file, with --problem; RUN is a run's folder, with timelines/ or recording/ in it. The page needs no
@@ -46,18 +58,25 @@ def command(source: Path, problem: Path | None, unitless: bool, step: int | None
     if source.is_dir():
         if problem is not None or unitless:
             raise click.UsageError("--problem and --unitless go with a plan file, RUN is a folder; leave them out")
-        report = report_of_run(source, step=step, steps=steps)
+        with waiting("reading the run"):
+            report = report_of_run(source, step=step, steps=steps)
     else:
         if step is not None:
             raise click.UsageError("--step goes with a run's folder, PLAN is a file; leave it out")
-        report = _of_plan(source, problem, unitless)
+        with waiting("reading the plan"):
+            report = _of_plan(source, problem, unitless)
     if is_ours(out):
         raise FileError(f"{out}: is a file that ds_dip reads, which the page would replace; name another file")
     write_page(out, report)
     shown = report.views[report.opened]
+    notes = [note for note in (shown.warning, *report.notes) if note]
+    if as_json:
+        written = {"view": shown.name, "ranks": shown.ranks, "stages": len(shown.bars), "notes": notes}
+        click.echo(json.dumps({**written, "report": str(out)}))
+        return
     tracks = " and ".join(own.name for own in shown.courses)
     click.echo(f"{shown.name}, {tracks}, {len(shown.bars)} stages on {shown.ranks} ranks: {out}")
-    for note in filter(None, (shown.warning, *report.notes)):
+    for note in notes:
         click.echo(note)
 
 
