@@ -150,7 +150,8 @@ class _Search:
             kept = [own.layout for own in ranked[: max(len(ranked) // _KEPT, 2 * self.effort.shown)]]
             # Of each placement, so that one whose first layouts are better does not keep the other from being searched.
             best = [[own.layout for own in ranked if own.layout.placement == each] for each in PLACEMENTS]
-            around = self._around([layout for own in best for layout in own[: self.effort.shown]], rows)
+            most = -(-self.effort.shown // max(1, sum(map(bool, best))))
+            around = self._around([layout for own in best for layout in own[:most]], rows)
             self.expected = len(self.tried) + len(kept) + len(around) + 2 * self.effort.shown
             near = [own.layout for own in self._best(around, batches=1)][: self.effort.shown]
             ranked = self._best([*kept, *near], batches=None)
