@@ -118,7 +118,7 @@ def test_internvls_tiles_are_the_librarys(families: dict[str, Any], width: int, 
 
 def test_pixels_of_an_image_are_the_librarys(tmp_path: Path, folders: dict[str, str], families: dict[str, Any]) -> None:
     path = picture(tmp_path / "a.png", 50, 34)
-    given = Image.fromarray(image(Media("image", "a", str(path))))
+    given = Image.fromarray(image(Media("image", "a", str(path)), Facts("image", 50, 34)))
     records = [asked(images=["a.png"]), asked("<image> and <image>", images=["a.png", "a.png"])]
     file = str(lines(tmp_path / "a.jsonl", records))
     dataset = opened(tmp_path, file, folders["qwen2_5_vl"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 Kind = Literal["image", "video", "audio"]
@@ -21,7 +21,7 @@ class Media:
 
     ``source`` is a path or, for what lies in an archive or in the record itself, a name. ``span`` are the bytes
     (offset, length) within the file at ``path``; without one they are the whole file. ``content`` are bytes that the
-    record itself holds.
+    record itself holds. One that is ``blank`` is not read: nothing of its size stands for it.
     """
 
     kind: Kind
@@ -29,6 +29,7 @@ class Media:
     path: str | None = None
     span: tuple[int, int] | None = None
     content: bytes | None = None
+    blank: bool = False
 
 
 Part = str | Media
@@ -58,6 +59,15 @@ class Conversation:
     def media(self) -> tuple[Media, ...]:
         """All media, in the order in which they are spoken of."""
         return tuple(part for turn in self.turns for part in turn.parts if isinstance(part, Media))
+
+
+def blanked(conversation: Conversation) -> Conversation:
+    """The conversation with nothing in its media's places."""
+
+    def blank(part: Part) -> Part:
+        return replace(part, blank=True) if isinstance(part, Media) else part
+
+    return Conversation(tuple(replace(turn, parts=tuple(map(blank, turn.parts))) for turn in conversation.turns))
 
 
 def joined(parts: Sequence[Part]) -> tuple[Part, ...]:

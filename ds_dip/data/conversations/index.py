@@ -124,7 +124,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _header(file: Path, maker: Maker) -> dict[str, Any]:
-    return {"format": FORMAT, "version": 1, "file": str(file), "made_with": maker.described}
+    return {"format": FORMAT, "version": 2, "file": str(file), "made_with": maker.described}
 
 
 def _fresh(path: Path, file: Path, header: Mapping[str, Any]) -> bool:

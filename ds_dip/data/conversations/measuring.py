@@ -63,7 +63,7 @@ class MediaJournal:
         self._known: dict[Key, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._stream: IO[str] | None = None
-        self._header = {"format": "ds-dip/media", "version": 1, "limits": asdict(limits), "decoded": decoded}
+        self._header = {"format": "ds-dip/media", "version": 2, "limits": asdict(limits), "decoded": decoded}
         if path is not None and path.exists():
             self._read(path)
 
@@ -86,7 +86,7 @@ class MediaJournal:
         if entry is None or (entry["bytes"], entry["mtime_ns"]) != (size, mtime):
             entry = {"kind": media.kind, "path": media.path, "span": key[2:], "bytes": size, "mtime_ns": mtime}
             try:
-                entry["facts"] = _shallow(self._look(media))
+                entry["facts"] = self._look(media).brief()
             except MediaError as error:
                 entry["problem"] = str(error)
             with self._lock:
@@ -94,7 +94,7 @@ class MediaJournal:
                 self._append(entry)
         if "problem" in entry:
             raise MediaError(entry["problem"])
-        return Facts(**entry["facts"] | {"notes": tuple(entry["facts"]["notes"])})
+        return Facts.of(entry["facts"])
 
     def _look(self, media: Media) -> Facts:
         facts = facts_of(media, self._limits)
@@ -154,7 +154,7 @@ def _open_journal(path: Path, header: dict[str, Any]) -> IO[str]:
 def check_decodes(media: Media, facts: Facts) -> None:
     """MediaError where a medium cannot be decoded to its end, or is not what its header says."""
     if media.kind == "image":
-        decode.image(media)
+        decode.image(media, facts)
     elif media.kind == "video":
         decode.video(media, (facts.frames - 1,), facts)
     else:
@@ -203,9 +203,8 @@ def row_of(record: Record | Problem, reader: Reader, journal: MediaJournal, proc
         sizes = processor.measure(conversation, facts)
     except RecordError as error:
         return {"problem": str(error)} | place
-    notes = [f"{own.kind}: {note}" for own in facts for note in own.notes]
     row: dict[str, Any] = place | _shallow(sizes)
-    return row | {"media": [own.kind for own in facts]} | ({"notes": notes} if notes else {})
+    return row | {"media": [own.brief() for own in facts]}
 
 
 def _shallow(value: Any) -> dict[str, Any]:

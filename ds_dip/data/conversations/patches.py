@@ -128,7 +128,7 @@ class PatchProcessor:
             if medium.kind == "video":
                 pictures = decode.video(medium, self._frames.of(own), own)
             else:
-                pictures = decode.image(medium)[None]
+                pictures = decode.image(medium, own)[None]
             side = self._sides(own)
             found += [self._cut(picture, side) for picture in pictures]
         return found

@@ -78,6 +78,13 @@ def labels_of(tokens: np.ndarray, learned: np.ndarray) -> np.ndarray:
     return labels
 
 
+def without_content(made: Mapping[str, list[np.ndarray]]) -> Mapping[str, list[np.ndarray]]:
+    """A sample of which nothing is learned."""
+    if "labels" not in made:
+        return made
+    return {**made, "labels": [np.full_like(labels, IGNORED) for labels in made["labels"]]}
+
+
 def picked(makers: Mapping[str, Callable[[], list[np.ndarray]]], fields: Sequence[str]) -> dict[str, list[np.ndarray]]:
     """What is asked for, made; ValueError for a field that is not there."""
     for name in fields:

@@ -83,7 +83,7 @@ class QwenVL:
         if medium.kind == "image":
             from PIL import Image
 
-            found = self._image([Image.fromarray(decode.image(medium))], return_tensors="np")
+            found = self._image([Image.fromarray(decode.image(medium, facts))], return_tensors="np")
             return [np.asarray(found["pixel_values"], dtype=np.float32)]
         return self._video(decode.video(medium, self.frames.of(facts), facts), *place.grid)
 
