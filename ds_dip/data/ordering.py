@@ -162,7 +162,7 @@ class Cutting:
 
     def distinct(self, order: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         """Full batches along an order that may hold a sample twice, no batch holding one twice; and what is left."""
-        waiting, batches = order, []
+        waiting, batches = order, list[np.ndarray]()
         while True:
             # The first time that each sample comes; the other times come later.
             for most in (4 * self.batch_size, len(waiting)):
@@ -224,7 +224,7 @@ class _Grouped:
 
 
 class _Regrouped(_Grouped):
-    """The samples of another order, ``_WINDOW`` of its steps at a time; what fills no batch comes with the next ones."""
+    """The samples of another order, ``_WINDOW`` of its steps at a time; what fills no batch comes with the next."""
 
     def __init__(self, kinds: np.ndarray, group: str | None, cutting: Cutting, seed: int, inner: Order) -> None:
         self._inner = inner

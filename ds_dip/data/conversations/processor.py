@@ -10,7 +10,7 @@ import numpy as np
 
 from ds_dip.data.conversations.conversation import Conversation
 from ds_dip.data.conversations.headers import Facts
-from ds_dip.data.conversations.settings import ProcessorSettings
+from ds_dip.data.conversations.settings import FrameSettings, ProcessorSettings
 from ds_dip.models.kinds import IGNORED
 
 
@@ -52,22 +52,25 @@ class Processor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Which frames of a video are looked at: ``rate`` a second, ``least`` to ``most`` of them, a multiple of ``step``.
+    """Which frames of a video are looked at: ``rate`` a second, ``least`` to ``most`` of them.
 
-    A video that has fewer frames than ``least`` gives some of them again.
+    A video that has fewer frames than ``least`` gives some of them again. ``said`` names what was set.
     """
 
     rate: float = 2.0
     least: int = 1
     most: int = 64
-    step: int = 1
+    said: tuple[str, ...] = ()
+
+    @classmethod
+    def by(cls, settings: FrameSettings) -> Frames:
+        """What the settings say, and defaults."""
+        said = settings.model_dump(exclude_none=True)
+        return cls(**said, said=tuple(said))
 
     def of(self, facts: Facts) -> tuple[int, ...]:
         """Indices of the frames, ascending, evenly over the video."""
         wanted = min(max(round(facts.seconds * self.rate), self.least), self.most)
-        wanted = max(1, -(-wanted // self.step)) * self.step
-        if wanted > self.most:
-            wanted = max(self.step, self.most // self.step * self.step)
         return tuple(min(facts.frames - 1, number * facts.frames // wanted) for number in range(wanted))
 
 
@@ -97,7 +100,7 @@ def processor_of(settings: ProcessorSettings) -> Processor:
     """The processor; ValueError, one sentence, where it cannot be made."""
     if (settings.pretrained is None) == (settings.model is None):
         raise ValueError("give a processor either pretrained, a folder of transformers, or model, a ds-dip/model file")
-    frames = Frames(**settings.frames.model_dump())
+    frames = Frames.by(settings.frames)
     if settings.pretrained is not None:
         from ds_dip.data.conversations.pretrained import PretrainedProcessor
 
