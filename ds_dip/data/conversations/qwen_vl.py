@@ -36,7 +36,7 @@ class QwenFrames(Frames):
             getattr(asked, name) if name in asked.said else own.get(stored) or default
             for name, stored, default in (("rate", "fps", 2.0), ("least", "min_frames", 4), ("most", "max_frames", 64))
         )
-        return cls(rate, least, most, step=step)
+        return cls(float(rate), int(least), int(most), step=step)
 
     def of(self, facts: Facts) -> tuple[int, ...]:
         """See Frames."""
