@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -11,7 +12,7 @@ from click.testing import CliRunner, Result
 from ds_dip.cli import cli
 from ds_dip.data import SampleMetadata, read_batch
 from ds_dip.profiling.conversations import balance_of
-from tests.media_cases import DEMO, asked, lines, picture, tiny_model
+from tests.media_cases import DEMO, asked, film, lines, picture, tiny_model
 
 
 def run(folder: Path, *arguments: str) -> Result:
@@ -32,13 +33,32 @@ def test_what_is_in_the_files(tmp_path: Path) -> None:
         "text alone 1",
         "4 x image: palette",
         "vision, instances 1.3 1 3 3",
-        "large: a-2: vision 12 in 3",
+        f"large: {tmp_path}/a.jsonl: line 3: vision 12 in 3, language",
+        "images of a sample 2.0 2",
+        "image, longer side 40.0 40 40 40",
         f"{tmp_path}/a.jsonl: line 4: has 1 <image> in its text and lists 0 images",
     ):
         assert words in text, words
     assert len([e for e in ET.parse(tmp_path / "a.svg").iter() if e.tag.endswith("rect")]) > 4
     samples = read_batch(tmp_path / "b.jsonl")
     assert [sample.modules["vision"] for sample in samples] == [(), (4,), (4, 4, 4)]
+
+
+def test_everything_as_json(tmp_path: Path) -> None:
+    film(tmp_path / "a.mp4", range(0, 300, 4))
+    records = [asked("q"), asked("<video>?", videos=["a.mp4"]), asked()]
+    result = run(tmp_path, str(lines(tmp_path / "a.jsonl", records)), "--json", "--batch-size", "2", "--problems", "0")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert (found["samples"], found["media"], found["having"]) == (2, {"video": 1}, {"text alone": 1, "video": 1})
+    assert found["histograms"]["video, seconds"]["mean"] == pytest.approx(3.0, abs=0.1)
+    assert found["histograms"]["videos of a sample"]["counts"] == [1]
+    assert found["worst"][0]["place"] == f"{tmp_path}/a.jsonl: line 2"
+    assert found["problems"] == [
+        {"where": f"{tmp_path}/a.jsonl: line 3",
+         "sentence": "has 1 <image> in its text and lists 0 images; give each its place"}
+    ]  # fmt: skip
+    assert found["balance"]["assigned"]["language"] >= 1.0
 
 
 def test_real_files_without_problems(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,8 @@ def measure(path: Path, images: int, processor: Mapping[str, Any], folder: Path)
         if number >= records // 2:
             raise _Stopped
 
-    try:
+    with suppress(_Stopped):
         opened(stop)
-    except _Stopped:
-        pass
     resumed, warm = timed(opened), timed(opened)
     lines = path.read_text(encoding="utf-8")
     path.write_text(lines + lines.splitlines()[0] + "\n", encoding="utf-8")

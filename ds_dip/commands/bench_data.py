@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 @click.option(
     "--config", type=FILE, default=_ROOT / "launch" / "quickstart_ds_config.json", help="The run's DeepSpeed JSON."
 )
-@click.option("--samples", type=COUNT, default=4000, show_default=True, help="Records of the index, 1 picture each.")
+@click.option("--samples", type=COUNT, default=4000, show_default=True, help="Records to index, about a picture each.")
 @click.option(
     "--side", type=click.IntRange(8, 4096), default=224, show_default=True, help="Pixels of a picture's side."
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +44,7 @@ def command() -> None:
 @click.option("--replicas", type=COUNT, default=1, show_default=True, help="Replicas that share a batch.")
 @click.option("--microbatches", type=COUNT, default=1, show_default=True, help="Microbatches a replica.")
 @click.option("--picture", type=PATH, help="Write the histograms as an SVG.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON, with every problem.")
 @click.option("--batch", type=PATH, help="Write the samples' sizes, a ds-dip/batch file.")
 def inspect(files: tuple[Path, ...], **given: Any) -> None:
     """Read FILEs of conversations and their media's headers, and tell what is there.
@@ -79,11 +82,15 @@ def inspect(files: tuple[Path, ...], **given: Any) -> None:
             replicas=given["replicas"],
             microbatches=given["microbatches"],
         )
-    _show(inspection)
-    for problem in dataset.problems(given["problems"]):
-        click.echo(str(problem))
-    if (more := inspection.problems - given["problems"]) > 0:
-        click.echo(f"… and {more} more")
+    if given["as_json"]:
+        problems = [asdict(problem) for problem in dataset.problems()]
+        click.echo(json.dumps(inspection.document() | {"problems": problems}))
+    else:
+        _show(inspection)
+        for problem in dataset.problems(given["problems"]):
+            click.echo(str(problem))
+        if (more := inspection.problems - given["problems"]) > 0:
+            click.echo(f"… and {more} more")
     if given["picture"] is not None:
         write_atomic(given["picture"], svg(inspection, ", ".join(file.name for file in files)))
     if given["batch"] is not None:
@@ -127,9 +134,11 @@ def _show(inspection: Inspection) -> None:
         bars = "".join(_BARS[-(-count * (len(_BARS) - 1) // top)] for count in own.counts)
         sizes.add_row(name, f"{own.mean:.1f}", *(f"{own.quantiles[q]:.0f}" for q in ("0.5", "0.95", "1")), bars)
     console.print(sizes)
-    for sample in inspection.worst:
-        parts = [f"{name} {sum(own)} in {len(own)}" for name, own in sample.modules.items() if own]
-        console.print(f"  large: {sample.id}: {', '.join(parts)}", highlight=False)
+    for large in inspection.worst:
+        parts = [f"{name} {sum(own)} in {len(own)}" for name, own in large.sample.modules.items() if own]
+        console.print(
+            f"  large: {large.place}: {', '.join(parts)} ({large.sample.id})", highlight=False, soft_wrap=True
+        )
     if (balance := inspection.balance) is not None:
         console.print(
             f"batches of {balance.batch_size} for {balance.replicas} replicas with {balance.microbatches} "

@@ -33,8 +33,8 @@ class Histogram:
     quantiles: Mapping[str, float]
 
 
-def histogram(values: Sequence[int]) -> Histogram:
-    """The histogram of at least one number."""
+def histogram(values: Sequence[float]) -> Histogram:
+    """The histogram of at least one number; bins are at least 1 wide."""
     array = np.asarray(values)
     bins = min(_BINS, int(array.max() - array.min()) + 1)
     counts, edges = np.histogram(array, bins=bins, range=(array.min() - 0.5, array.max() + 0.5))

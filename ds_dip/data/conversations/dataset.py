@@ -153,6 +153,10 @@ class Conversations:
         file, row = map(int, self._index[index, :2])
         return self._rows[file][row]
 
+    def place(self, index: int) -> str:
+        """Where the record of the sample at ``index`` is: file and line."""
+        return where(self._files[int(self._index[index, 0])], self.row(index)["line"])
+
     def metadata(self, index: int) -> SampleMetadata:
         """Sizes of the sample at ``index``, from the index."""
         row = self.row(index)
