@@ -87,6 +87,8 @@ def check(conversation: Conversation) -> Conversation:
     if not turns:
         raise RecordError("has no turns; expected at least a user's and an assistant's")
     for number, turn in enumerate(turns, start=1):
+        for part in turn.parts:
+            _check_text(f"turn {number}", part if isinstance(part, str) else part.source)
         if turn.role == "system" and number > 1:
             raise RecordError(f"turn {number} is the system's, expected it first")
         if turn.role == "assistant" and any(isinstance(part, Media) for part in turn.parts):
@@ -98,6 +100,15 @@ def check(conversation: Conversation) -> Conversation:
     if not any(turn.supervised for turn in turns):
         raise RecordError("has no answer that is learned; leave the record out")
     return conversation
+
+
+def _check_text(where: str, text: str) -> None:
+    """RecordError for text that JSON can hold and nothing else: half of a character of two."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RecordError(f"{where} has {text[error.start]!a} in its text, which is half a character") from error
 
 
 def plural(kind: str) -> str:
@@ -117,3 +128,8 @@ def shown(value: object) -> str:
     """A value for a sentence, cut short."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+def brief(source: str) -> str:
+    """A medium's source for a sentence, of a long one its end."""
+    return source if len(source) <= 200 else "…" + source[-199:]

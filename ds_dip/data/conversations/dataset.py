@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ds_dip.data.ahead import Ahead
-from ds_dip.data.conversations.conversation import RecordError, blanked
+from ds_dip.data.conversations.conversation import RecordError, blanked, brief
 from ds_dip.data.conversations.forms import Reading
 from ds_dip.data.conversations.headers import Facts, Limits, MediaError, UnreadableError
 from ds_dip.data.conversations.index import Maker, Progress, Rows, open_rows
@@ -249,7 +249,7 @@ class Conversations:
 def _named(error: RecordError | MediaError) -> str:
     """The error with the medium that it is of."""
     media = error.media if isinstance(error, MediaError) else None
-    return str(error) if media is None else f"{media.kind} {media.source} {error}"
+    return str(error) if media is None else f"{media.kind} {brief(media.source)} {error}"
 
 
 def _paths(settings: Settings) -> tuple[Path, ...]:

@@ -131,10 +131,12 @@ def _image(stream: BinaryIO, limits: Limits) -> Facts:
         raise MediaError("is no image that Pillow knows") from error
     except Image.DecompressionBombError as error:
         raise MediaError(f"is too large to decode ({first_line(error)})") from error
-    except (OSError, MediaError, MemoryError):
+    except (MediaError, MemoryError):
         raise
     except Exception as error:
-        # Pillow's decoders raise whatever they stumble over in headers that make no sense.
+        # Pillow's decoders raise whatever they stumble over in headers that make no sense; the system has a number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise MediaError(f"has a broken header ({first_line(error)})") from error
     if orientation in SIDEWAYS:
         width, height = height, width

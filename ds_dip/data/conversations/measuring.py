@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ds_dip.data.conversations import decode
-from ds_dip.data.conversations.conversation import Conversation, Media, RecordError
+from ds_dip.data.conversations.conversation import Conversation, Media, RecordError, brief
 from ds_dip.data.conversations.forms import Reading, conversation_of
 from ds_dip.data.conversations.headers import Facts, Limits, MediaError, facts_of
 from ds_dip.data.conversations.places import Places
@@ -253,5 +253,5 @@ def facts_in(conversation: Conversation, look: Callable[[Media], Facts]) -> list
         try:
             found.append(look(media))
         except MediaError as error:
-            raise RecordError(f"{media.kind} {media.source} {error}") from error
+            raise RecordError(f"{media.kind} {brief(media.source)} {error}") from error
     return found
