@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tarfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -171,6 +172,23 @@ def forms(folder: Path) -> None:
             report(form=name, losses=[float(engine.train_batch()) for _ in range(4)])
 
 
+def planned(folder: Path) -> None:
+    """Two replicas, whose next samples only a plan tells: they are loaded while a step runs."""
+    data = spoiled(folder, "whole", "ds_dip.data.conversations:Conversations")
+    dip = CONFIG["dip"] | {"planner": {"enabled": True}}
+    with engine_of(folder, data, 1, train_batch_size=4, dip=dip) as engine:
+        ahead = []
+        for step in range(3):
+            engine.train_batch()
+            end = time.monotonic() + 60.0
+            while time.monotonic() < end and ((coming := engine._feed._coming) is None or coming.step != step + 1):
+                time.sleep(0.01)
+            assert coming is not None
+            named = [sample.id for microbatch in coming.microbatches for sample in microbatch.samples]
+            ahead.append((coming.step, set(named) <= set(engine.dataset._ahead._held)))
+        report(ahead=ahead)
+
+
 def packed(folder: Path) -> None:
     """Refuse ranks that see other samples; train and evaluate packs."""
     rank = int(os.environ["RANK"])
@@ -200,6 +218,7 @@ def main() -> None:
     packed(folder)
     forms(folder)
     leave_out(folder)
+    planned(folder)
 
 
 if __name__ == "__main__":

@@ -68,3 +68,8 @@ def test_a_step_of_nothing_but_broken_samples_ends_the_run_on_every_rank(ranks: 
     (first,), (second,) = reports(ranks, "nothing")
     assert first == second
     assert first["nothing"].startswith("step 0 has nothing left to learn from")
+
+
+def test_replicas_load_what_the_next_plan_names(ranks: Ranks) -> None:
+    for (own,) in reports(ranks, "ahead"):
+        assert own["ahead"] == [[1, True], [2, True], [3, True]]
