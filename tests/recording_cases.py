@@ -45,7 +45,9 @@ def simulated(plan: StepPlan, seed: int) -> RecordedStep:
                 ended[stage] = free[rank] = start + planned[stage] * (1.0 + slow * (rng.random() - 0.3))
                 times[rank].append(StageTime(stage, start, free[rank]))
     first = min(time.start for rank in times for time in rank)
-    return RecordedStep(plan, tuple(map(tuple, times)), rng.random() * 2 * first, max(free) + rng.random() * 0.01, "")
+    loading = tuple(rng.random() * 0.01 for _ in times)
+    waited, iteration = rng.random() * 2 * first, max(free) + rng.random() * 0.01
+    return RecordedStep(plan, tuple(map(tuple, times)), waited, iteration, "", loading)
 
 
 def record(folder: Path, *steps: RecordedStep, run: Run = RUN) -> Path:

@@ -191,3 +191,16 @@ def test_a_file_of_many_lines_is_counted_before_it_is_taken_apart(tmp_path: Path
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 300e6
+
+
+def test_a_recording_without_what_was_loaded_is_read_and_one_of_other_ranks_is_not(tmp_path: Path) -> None:
+    plan = PLANNER.plan(0)
+    folder = record(tmp_path, replace(scaled(plan), loading=(0.5, 0.25)))
+    path = Recording(folder).steps[0]
+    lines = gzip.decompress(path.read_bytes())
+    assert read_step(path).loading == (0.5, 0.25)
+    path.write_bytes(gzip.compress(lines.replace(b',"loading":[0.5,0.25]', b"")))
+    assert read_step(path).loading == ()
+    path.write_bytes(gzip.compress(lines.replace(b'"loading":[0.5,0.25]', b'"loading":[0.5]')))
+    with pytest.raises(FileError, match="tells of 1 of 2 ranks what they loaded; record it again"):
+        read_step(path)

@@ -34,7 +34,9 @@ def measured(plan: StepPlan, wait: float = 0.25, slower: float = 1.5) -> Any:
         tuple(SimpleNamespace(stage=t.stage, start=wait + slower * t.start, end=wait + slower * t.end) for t in rank)
         for rank in plan.stages
     )
-    return SimpleNamespace(stages=stages, waited=wait, iteration=wait + slower * plan.makespan + 0.1)
+    return SimpleNamespace(
+        stages=stages, waited=wait, iteration=wait + slower * plan.makespan + 0.1, loading=(0.5, 0.25)
+    )
 
 
 def test_a_plan_alone_gives_its_stages_from_the_batchs_start(plan: StepPlan) -> None:
@@ -152,6 +154,8 @@ def memory(**changes: Any) -> dict[str, Any]:
         ({"step": -2}, "field 'step' is -2"),
         ({"iteration_s": 1e308}, "field 'iteration_s' is 1e+308, expected 0 to 1e+09"),
         ({"waited_s": -1.0}, "field 'waited_s' is -1.0, expected 0 to 1e+09"),
+        ({"loading_s": [1.0]}, "field 'length of loading_s' is 1, expected 2 to 2"),
+        ({"loading_s": [1.0, -1.0]}, "field 'loading_s.1' is -1.0, expected 0 to 1e+09"),
         (stage(rank=99), "field 'planned.stages.0.rank' is 99, expected 0 to 1"),
         (stage(start_s=1e308), "field 'planned.stages.0.start_s' is 1e+308, expected -1e+09 to 1e+09"),
         (stage(start_s=2.0), "field 'planned.stages.0.end_s' is 1.0, expected 2 to 1e+09"),

@@ -135,6 +135,22 @@ def test_the_command_writes_the_last_step_or_the_one_asked_for(timeline: StepTim
     assert json.loads(out.read_text())["otherData"]["step"] == 3
 
 
+def test_the_command_writes_bubbles_planned_and_measured(timeline: StepTimeline, tmp_path: Path) -> None:
+    write_timeline(tmp_path, timeline)
+    out = tmp_path / "trace.json"
+    assert CliRunner().invoke(cli, ["trace", str(tmp_path), "--out", str(out)]).exit_code == 0
+    events = json.loads(out.read_text())["traceEvents"]
+    assert names(events, "thread_name").count("bubbles") == 4
+    assert timeline.measured is not None
+    for first, track in ((2, timeline.planned), (4, timeline.measured)):
+        for rank in range(2):
+            stages = sorted((own.start_s, own.end_s) for own in track.stages if own.rank == rank)
+            own = [event for event in events if event.get("cat") == "bubble" and event["pid"] == first + rank]
+            idle = sorted((1e-6 * event["ts"], 1e-6 * (event["ts"] + event["dur"])) for event in own)
+            for (_, end), (start, _) in itertools.pairwise(sorted([*stages, *idle])):
+                assert start == pytest.approx(end, abs=1e-9)
+
+
 def test_a_step_without_timeline_is_refused_with_those_there_are(timeline: StepTimeline, tmp_path: Path) -> None:
     write_timeline(tmp_path, timeline)
     result = CliRunner().invoke(cli, ["trace", str(tmp_path), "--step", "4"])

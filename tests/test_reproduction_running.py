@@ -46,6 +46,8 @@ def test_what_is_kept_is_what_was_found(tmp_path: Path) -> None:
     assert read_part(tmp_path, "own", "hash") == result
     path_of(tmp_path, "own").write_text('{"format": "ds-dip/reproduction-part", "version": 1}')
     assert read_part(tmp_path, "own", "hash") is None
+    os.mkfifo(path_of(tmp_path, "pipe"))
+    assert read_part(tmp_path, "pipe", "hash") is None
 
 
 def test_parts_of_other_settings_or_descriptions_are_not_gone_on_with(tmp_path: Path) -> None:

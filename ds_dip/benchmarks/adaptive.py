@@ -175,9 +175,7 @@ def measure(s: Adaptive) -> None:
         document["phases"][name] = summary(rows, engines)
     if dist.get_rank() == 0:
         tell(document)
-    for engine in list(engines.values())[:-1]:
-        engine.close()
-    ds_dip.shutdown(engine)
+    ds_dip.shutdown(*engines.values())
 
 
 def summary(rows: dict[str, list[Row]], engines: Mapping[str, Any]) -> dict[str, Any]:

@@ -219,10 +219,7 @@ def measure(s: Mapping[str, Any]) -> None:
     document = _document(s, contenders, bounds, blocks)
     if dist.get_rank() == 0:
         tell(document)
-    *others, last = [contender.engine for contender in contenders.values() if isinstance(contender, _Dip)]
-    for engine in others:
-        engine.close()
-    ds_dip.shutdown(last)
+    ds_dip.shutdown(*(contender.engine for contender in contenders.values() if isinstance(contender, _Dip)))
 
 
 def _document(

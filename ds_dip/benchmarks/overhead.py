@@ -120,10 +120,7 @@ def measure(s: Overhead) -> dict[str, Any]:
         document[name] = summary(pair, blocks, losses)
     if dist.get_rank() == 0:
         tell(document)
-    last = pairs.popitem()[1]
-    for pair in pairs.values():
-        pair.dip.close()
-    ds_dip.shutdown(last.dip)
+    ds_dip.shutdown(*(pair.dip for pair in pairs.values()))
     return document
 
 

@@ -116,8 +116,7 @@ def measure(s: Split) -> None:
     }
     if dist.get_rank() == 0:
         tell(document)
-    engines["whole"].engine.close()
-    ds_dip.shutdown(engines["split"].engine)
+    ds_dip.shutdown(*(engine.engine for engine in engines.values()))
 
 
 def main() -> None:

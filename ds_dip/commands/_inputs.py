@@ -152,6 +152,18 @@ def cost_inputs(given: Mapping[str, Any], document: Mapping[str, Any]) -> CostIn
     return CostInputs(rates, None if table is None else Path(table), rules, parallel, ending)
 
 
+def named_strategies(given: str | None) -> tuple[str, ...]:
+    """The memory strategies that an option names, none where it is not given."""
+    from ds_dip.costs.strategies import STRATEGIES
+
+    names = set(given.split(",")) if given else set()
+    if unknown := names - set(STRATEGIES):
+        raise click.UsageError(
+            f"--memory-strategies: {', '.join(sorted(unknown))} is unknown: give some of {', '.join(STRATEGIES)}"
+        )
+    return tuple(name for name in STRATEGIES if name in names)
+
+
 def dataset_of(given: Mapping[str, Any]) -> DatasetReference:
     """The samples, of a file or by a factory."""
     from ds_dip.data import DatasetReference

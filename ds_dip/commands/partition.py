@@ -15,6 +15,7 @@ from ds_dip.commands._inputs import (
     PATH,
     PLAIN_WIDTH,
     cost_inputs,
+    named_strategies,
     number,
     pairs,
     run_document,
@@ -101,7 +102,7 @@ def command(**given: Any) -> None:
         ),
         options=options,
         ending=sources.ending,
-        strategies=_strategies(given["memory_strategies"]) or dip.strategies,
+        strategies=named_strategies(given["memory_strategies"]) or dip.strategies,
     )
     with searching("schedules") as progress:
         _, kept = partition_offline(
@@ -113,18 +114,6 @@ def command(**given: Any) -> None:
             progress=progress,
         )
     _report(out, kept, given["as_json"])
-
-
-def _strategies(given: str | None) -> tuple[str, ...]:
-    """The memory strategies that an option names, none where it is not given."""
-    from ds_dip.costs.strategies import STRATEGIES
-
-    names = set(given.split(",")) if given else set()
-    if unknown := names - set(STRATEGIES):
-        raise click.UsageError(
-            f"--memory-strategies: {', '.join(sorted(unknown))} is unknown: give some of {', '.join(STRATEGIES)}"
-        )
-    return tuple(name for name in STRATEGIES if name in names)
 
 
 def _options(given: Mapping[str, Any]) -> SearchOptions:

@@ -52,6 +52,7 @@ class RecordedStep:
     """One step: its plan, and when its stages ran, in seconds from the batch's start, in the plan's order on each rank.
 
     ``waited`` is the slowest rank's wait for the plan and ``iteration`` the whole batch; ``run`` names the settings.
+    ``loading`` is each rank's wait for samples, empty where it was not measured.
     """
 
     plan: StepPlan
@@ -59,6 +60,7 @@ class RecordedStep:
     waited: float
     iteration: float
     run: str
+    loading: tuple[float, ...] = ()
 
     @property
     def step(self) -> int:
@@ -74,6 +76,11 @@ class TimedStep(MeasuredStep, Protocol):
         """Seconds that the slowest rank waited for its plan."""
         ...
 
+    @property
+    def loading(self) -> tuple[float, ...]:
+        """Seconds that each rank waited for samples; empty where that was not measured."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Times:
@@ -82,6 +89,7 @@ class _Times:
     waited: float
     iteration: float
     times: tuple[tuple[tuple[float, float], ...], ...]
+    loading: tuple[float, ...] = ()
 
 
 _RUN: Codec[Run] = Codec(Run, "run")
@@ -110,7 +118,7 @@ def write_step(folder: str | Path, plan: StepPlan, measured: TimedStep, run: str
     """Write a step of the settings that ``run`` names, atomically, and return where; errors as for ``write_run``."""
     content, digest = msgpack.unpackb(encode_plan(plan))[2:]
     times = tuple(tuple((stage.start, stage.end) for stage in rank) for rank in measured.stages)
-    timed = _TIMES.encode(_Times(measured.waited, measured.iteration, times))
+    timed = _TIMES.encode(_Times(measured.waited, measured.iteration, times, measured.loading))
     head = _head({"step": plan.step, "run": run, "plan_sha256": digest})
     path = step_path(folder, plan.step, SUFFIX)
     write_atomic(path, gzip.compress(b"\n".join((head, content, timed, b"")), _LEVEL, mtime=0))
@@ -128,7 +136,8 @@ def read_step(path: str | Path) -> RecordedStep:
         raise FileError(f"{path}: {error}; remove it, or record the run again") from error
     if plan.step != known["step"]:
         raise FileError(f"{path}: is of step {known['step']}, its plan of step {plan.step}; record the run again")
-    return RecordedStep(plan, _stages(plan, measured, path), measured.waited, measured.iteration, known["run"])
+    stages = _stages(plan, measured, path)
+    return RecordedStep(plan, stages, measured.waited, measured.iteration, known["run"], measured.loading)
 
 
 class Recording:
@@ -236,7 +245,11 @@ def _stages(plan: StepPlan, measured: _Times, path: str | Path) -> tuple[tuple[S
     own = [stages_of(program) for program in plan.programs]
     if [len(stages) for stages in own] != [len(times) for times in measured.times]:
         raise FileError(f"{path}: does not measure every stage of its plan once; record the run again")
-    numbers = (measured.waited, measured.iteration)
+    if len(measured.loading) not in (0, len(own)):
+        raise FileError(
+            f"{path}: tells of {len(measured.loading)} of {len(own)} ranks what they loaded; record it again"
+        )
+    numbers = (measured.waited, measured.iteration, *measured.loading)
     if not all(0.0 <= number <= _MOST_SECONDS for number in numbers) or not all(
         -_MOST_SECONDS <= start <= end <= _MOST_SECONDS for rank in measured.times for start, end in rank
     ):

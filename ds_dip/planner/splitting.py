@@ -34,7 +34,7 @@ class Splitter:
         """The problem and its order, or others with split backwards that are shorter, searched from that order."""
         if self._overhead is None:
             return problem, ordering
-        settings, shares = self._settings, self._weights(problem, batch)
+        settings, shares = self._settings, self.weights(problem, batch)
         found = split_search(
             problem,
             ordering.schedule,
@@ -51,7 +51,7 @@ class Splitter:
         assert result.timeline is not None
         return made, Ordering(ordering.name, result.schedule, result.timeline, result.lower_bound, ordering.whole)
 
-    def _weights(self, problem: Problem, batch: Batch) -> dict[int, float]:
+    def weights(self, problem: Problem, batch: Batch) -> dict[int, float]:
         """By backward, the part of it that could be put off."""
         shares = {}
         for task in problem.tasks:

@@ -20,6 +20,10 @@ def bounds(timeline: StepTimeline) -> Iterator[tuple[str, float, float, float]]:
     last = timeline.ranks - 1
     for name, seconds in (("waited_s", timeline.waited_s), ("iteration_s", timeline.iteration_s)):
         yield name, seconds or 0.0, 0.0, MOST_SECONDS
+    if timeline.loading_s is not None:
+        yield "length of loading_s", len(timeline.loading_s), timeline.ranks, timeline.ranks
+        for rank, own in enumerate(timeline.loading_s):
+            yield f"loading_s.{rank}", own, 0.0, MOST_SECONDS
     for part, track in (("planned", timeline.planned), ("measured", timeline.measured)):
         if track is None:
             continue

@@ -106,7 +106,7 @@ class StepTimeline:
     """One batch: ``kind`` is ``planned`` or ``fallback`` (with its ``reason``), ``schedule`` how the order was found.
 
     ``waited_s`` is the slowest rank's wait for its plan and ``iteration_s`` the whole batch, both
-    measured, or None where nothing was.
+    measured, or None where nothing was. ``loading_s`` is each rank's wait for samples, between its stages.
     """
 
     __pydantic_config__ = _STRICT
@@ -120,6 +120,7 @@ class StepTimeline:
     measured: Track | None = None
     waited_s: float | None = None
     iteration_s: float | None = None
+    loading_s: tuple[float, ...] | None = None
     clock: str = CLOCK
 
 
@@ -170,6 +171,7 @@ def step_timeline(
         measured=real,
         waited_s=None if measured is None else measured.waited,
         iteration_s=None if measured is None else measured.iteration,
+        loading_s=None if measured is None or not measured.loading else measured.loading,
     )
 
 

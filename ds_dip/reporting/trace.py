@@ -7,10 +7,11 @@ activation memory. Trace times are microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ds_dip.explaining import Bubble
 from ds_dip.files import write_json
 from ds_dip.programs.program import Stage
 from ds_dip.reporting.timeline import StepTimeline, Track, TransferInterval
@@ -21,19 +22,28 @@ Event = dict[str, Any]
 BATCH = 1
 COMPUTE = 1
 _THREADS = 1000
+#: The last thread of a process: links come before it.
+_BUBBLES = _THREADS - 1
 _MICROSECONDS = 1e6
 #: An arrow leaves inside its slice: a point at its very end belongs to whatever comes next.
 _INSIDE = 1e-3
 
 
-def write_trace(path: str | Path, timeline: StepTimeline) -> None:
+def write_trace(
+    path: str | Path, timeline: StepTimeline, planned: Sequence[Bubble] = (), measured: Sequence[Bubble] = ()
+) -> None:
     """Write the trace of a step, atomically."""
-    write_json(path, trace(timeline))
+    write_json(path, trace(timeline, planned, measured))
 
 
-def trace(timeline: StepTimeline) -> dict[str, Any]:
-    """The trace of a step as a document in Chrome's trace event format."""
-    events = list(_batch(timeline))
+def trace(timeline: StepTimeline, planned: Sequence[Bubble] = (), measured: Sequence[Bubble] = ()) -> dict[str, Any]:
+    """The trace of a step as a document in Chrome's trace event format, with what is known of its bubbles.
+
+    The times of ``planned`` ones are from the plan's first stage, of ``measured`` ones from the batch's start.
+    """
+    shift = min((stage.start_s for stage in timeline.planned.stages), default=0.0)
+    events = [*_batch(timeline), *_bubbles(planned, BATCH + 1, shift)]
+    events += _bubbles(measured, BATCH + 1 + timeline.ranks, 0.0)
     for group, (name, track) in enumerate((("planned", timeline.planned), ("measured", timeline.measured))):
         if track is not None:
             events += _track(name, track, BATCH + 1 + group * timeline.ranks, timeline.ranks)
@@ -60,6 +70,16 @@ def _batch(timeline: StepTimeline) -> Iterator[Event]:
     yield _slice(BATCH, COMPUTE, "wait for the plan", 0.0, waited)
     yield _slice(BATCH, COMPUTE, "stages", start, end)
     yield _slice(BATCH, COMPUTE, "reduction and step", end, timeline.iteration_s)
+
+
+def _bubbles(bubbles: Sequence[Bubble], first: int, shift: float) -> Iterator[Event]:
+    """Bubbles by cause, in the last thread of every rank; ``first`` is the process of rank 0."""
+    for rank in sorted({bubble.rank for bubble in bubbles}):
+        yield _thread(first + rank, _BUBBLES, "bubbles")
+    for own in bubbles:
+        details = {} if own.task is None else {"task": own.task}
+        slice_ = _slice(first + own.rank, _BUBBLES, own.cause, own.start + shift, own.end + shift, details)
+        yield {**slice_, "cat": "bubble"}
 
 
 def _track(group: str, track: Track, first: int, ranks: int) -> Iterator[Event]:

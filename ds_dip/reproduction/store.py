@@ -57,6 +57,9 @@ def write_part(folder: Path, key: str, digest: str, result: Result) -> None:
 
 def read_part(folder: Path, key: str, digest: str) -> Result | None:
     """What a part found; None where its file is missing, damaged, or of other settings or code."""
+    # A pipe would be waited for.
+    if not path_of(folder, key).is_file():
+        return None
     try:
         document: dict[str, Any] = read_json(path_of(folder, key), FORMAT)
         if document.get("key") != key or document.get("digest") != digest:

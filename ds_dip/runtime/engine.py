@@ -258,7 +258,9 @@ class DIPEngine(Checkpoints, ReducingEngine):
         assert self.plan is not None
         note = self._finite.note(self._gradients()) if self.watched else CLEAN
         measured = self._executor.intervals, *self._asked
-        notes, self._stopping = self._measurer.gather(self.plan, *measured, note, self._stop, self._peak)
+        notes, self._stopping = self._measurer.gather(
+            self.plan, *measured, note, self._stop, self._peak, self._feed.seconds
+        )
         return self._finite.sentence(notes)
 
     def _exec_schedule(self, pipe_schedule: ProgramSchedule) -> None:
@@ -335,7 +337,12 @@ class DIPEngine(Checkpoints, ReducingEngine):
 
     def release(self) -> None:
         """Drop what holds process groups and hooks, so that it is gone before the interpreter ends."""
+        for parameter in self.module.parameters():
+            # ZeRO's; whoever keeps the layers keeps these otherwise.
+            parameter.__dict__.pop("_dp_group", None)
         for name in (
+            "data_parallel_group",
+            "seq_data_parallel_group",
             "_executor",
             "_links",
             "_feed",

@@ -29,7 +29,7 @@ class Measured:
     waited for its plan; ``executed`` the span of the stages; ``iteration`` the whole batch until this
     rank ended it, the reduction and the optimizer step included; ``bubble`` the share of ranks x ``executed`` in which
     a rank ran no stage. ``peak_memory`` are the bytes that each rank's program took at most, by the accelerator's own
-    count; empty where it has none.
+    count; empty where it has none. ``loading`` is how long each rank waited for samples, between its stages.
     """
 
     step: int
@@ -39,6 +39,7 @@ class Measured:
     iteration: float
     bubble: float
     peak_memory: tuple[float, ...] = ()
+    loading: tuple[float, ...] = ()
 
 
 class AssignmentError(RuntimeError):
@@ -60,6 +61,7 @@ class Measurer:
         self._offset = self._clock_offset()
         self._gathered: tuple[int, list[list[Stage]], list[list[float]]] = (0, [], [])
         self._peaks: tuple[float, ...] = ()
+        self._loading: tuple[float, ...] = ()
 
     def _clock_offset(self) -> float:
         """Seconds to take off this machine's monotonic clock to get the first rank's; 0 on the same machine."""
@@ -86,21 +88,24 @@ class Measurer:
         note: Note,
         stop: int,
         peak: float = 0.0,
+        loading: float = 0.0,
     ) -> tuple[dict[int, Note], int]:
         """The notes by global rank, of every rank that found something, and the largest ``stop`` of all ranks.
 
         Keeps the times for ``measured``.
         ``began`` is when this rank asked for its plan and ``planned`` when it had it, on its own
-        monotonic clock; ``peak`` are the bytes that its program took at most, 0 where they are not counted. Stages are
-        not named on the wire: the plan's programs have their order.
+        monotonic clock; ``peak`` are the bytes that its program took at most, 0 where they are not counted, and
+        ``loading`` is how long it waited for samples. Stages are not named on the wire: the plan's programs have their
+        order.
         """
         stages = [stages_of(program) for program in plan.programs]
         times = [t - self._offset for interval in intervals for t in (interval.start, interval.end)]
-        head = [*note, stop, peak, began - self._offset, planned - self._offset]
+        head = [*note, stop, peak, loading, began - self._offset, planned - self._offset]
         rows = self._all([*head, *times], len(head) + 2 * max(map(len, stages)), self._group)
-        self._gathered = plan.step, stages, [row[len(note) + 2 :] for row in rows]
+        self._gathered = plan.step, stages, [row[len(note) + 3 :] for row in rows]
         peaks = tuple(row[len(note) + 1] for row in rows)
         self._peaks = peaks if any(peaks) else ()
+        self._loading = tuple(row[len(note) + 2] for row in rows)
         notes = {self._global(stage): _note(row) for stage, row in enumerate(rows)}
         stop = int(max(row[len(note)] for row in rows))
         if self._replicas is not None:
@@ -118,7 +123,9 @@ class Measurer:
     def measured(self) -> Measured:
         """The batch's timeline; it ends now."""
         step, stages, rows = self._gathered
-        return replace(combine(step, stages, rows, time.monotonic() - self._offset), peak_memory=self._peaks)
+        return replace(
+            combine(step, stages, rows, time.monotonic() - self._offset), peak_memory=self._peaks, loading=self._loading
+        )
 
 
 def _note(row: Sequence[float]) -> Note:

@@ -8,32 +8,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepspeed import comm as dist
+from deepspeed.runtime.pipe import p2p
 
 if TYPE_CHECKING:
     from ds_dip.runtime.engine import DIPEngine
 
 
-def shutdown(engine: DIPEngine, *, failed: bool = False) -> None:
-    """End a run: planner stopped, ranks together, references dropped, process group destroyed.
+def shutdown(*engines: DIPEngine, failed: bool = False) -> None:
+    """End a run: planners stopped, ranks together, references dropped, process group destroyed.
 
-    Without it about one run in three aborts at exit on gloo (docs/runtime.md). ``failed`` leaves out what
-    needs the other ranks. The engine cannot be used afterwards; calling it twice does nothing. Raises
-    TransportError, the engine ended all the same, where another rank is lost before the end.
+    A process that has several engines ends them in one call, in the same order on every rank: the process group is
+    all theirs. Without it about one run in three aborts at exit on gloo (docs/runtime.md). ``failed`` leaves out what
+    needs the other ranks. The engines cannot be used afterwards; calling it twice does nothing. Raises
+    TransportError, the engines ended all the same, where another rank is lost before the end.
     """
-    if engine.closed:
+    living = [engine for engine in engines if not engine.closed]
+    if not living:
         return
     together = dist.is_initialized() and not failed
     try:
         if together:
-            with engine.peers.told("the end of the run"):
+            with living[0].peers.told("the end of the run"):
                 dist.barrier()
     except BaseException:
         together = False
         raise
     finally:
-        engine.close()
-        engine.destroy()
-        engine.release()
+        for engine in living:
+            engine.close()
+            engine.destroy()
+            engine.release()
+        # DeepSpeed's global reference to the grid of the engine that was made last.
+        p2p._grid = None
         gc.unfreeze()
         gc.collect()
         if together:

@@ -226,7 +226,8 @@ def slow_rank(folder: Path, _: str) -> None:
                 in_a_stage(engine, stop)
             engine.train_batch()
             longest = [max(i.end - i.start for i in rank) for rank in engine.measured.stages]
-            steps.append({"longest": longest, "iteration": engine.measured.iteration})
+            loading = engine.measured.loading, engine.global_rank, engine.loading_seconds
+            steps.append({"longest": longest, "iteration": engine.measured.iteration, "loading": loading})
     write(folder, "steps", steps)
 
 

@@ -115,6 +115,10 @@ def test_a_slow_rank_is_waited_for_and_seen(nightly: Results) -> None:
         assert second > 0.9 * SLOW_S > first
         assert steps[1]["iteration"] > 0.9 * SLOW_S
         assert max(steps[3]["longest"]) < 0.5 * SLOW_S
+        for step in steps:
+            every, rank, own = step["loading"]
+            assert len(every) == WORLD
+            assert every[rank] == own > 0.0
     rows = (nightly.folder / "slow rank" / "csv" / "run" / "DIP_measured_s.csv").read_text().splitlines()
     measured = [float(row.split(",")[1]) for row in rows[1:]]
     assert len(measured) == 4

@@ -77,3 +77,9 @@ def test_what_is_kept_from_garbage_collection_is_given_back_at_the_end(rows: Any
     for row in of(rows, "frozen rank"):
         assert row["kept"] > 0
         assert row["left"] == 0
+
+
+def test_process_groups_of_two_engines_are_gone_after_their_end(rows: Any) -> None:
+    for row in of(rows, "frozen rank"):
+        assert row["groups"] >= 4
+        assert row["alive"] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import deepspeed
 import torch
 
 from ds_dip.models.partition import Chunk, Partition
+from ds_dip.runtime.engine import DIPEngine
 from ds_dip.runtime.finite import NonFiniteError
 from ds_dip.runtime.shutdown import shutdown
 from tests.cases import Case, batches_of, random_case
@@ -117,16 +119,25 @@ def frozen_rank() -> None:
     share = [(0, 1), (2,), (3, 4)]
     samples = [base.dataset.metadata(index) for index in range(5)]
     case = Case(base.toy, base.dataset, partition, batches_of(samples, [share], base.toy, partition), 13)
-    errors = []
+    errors, engines = [], []
     for mode in ("fp32", "zero1"):
         engine = engine_for(case, settings(case, mode, 1))
+        engines.append(engine)
         loss = float(engine.train_batch())
         layers = reference_layers(case, mode)
         expected = float(case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, layers))
         errors.append(abs(loss - expected) / expected)
-    kept = gc.get_freeze_count()
-    shutdown(engine)
-    report(case="frozen rank", errors=errors, kept=kept, left=gc.get_freeze_count())
+    kept, groups = gc.get_freeze_count(), [group for engine in engines for group in groups_of(engine)]
+    shutdown(*engines)
+    alive = sum(group() is not None for group in groups)
+    report(case="frozen rank", errors=errors, kept=kept, left=gc.get_freeze_count(), groups=len(groups), alive=alive)
+
+
+def groups_of(engine: DIPEngine) -> list[weakref.ref[Any]]:
+    """The process groups that were made for an engine."""
+    found = [value for owner in (engine, engine.grid) for value in vars(owner).values()]
+    world = torch.distributed.group.WORLD
+    return [weakref.ref(g) for g in found if isinstance(g, torch.distributed.ProcessGroup) and g is not world]
 
 
 def main() -> None:
