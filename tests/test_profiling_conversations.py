@@ -76,6 +76,8 @@ def test_real_files_without_problems(tmp_path: Path) -> None:
     [
         (("a.csv",), "is of no form that is read"),
         (("nowhere.json",), "cannot be read"),
+        (("a.jsonl", "--pretrained", "x"), "give --pretrained FOLDER or --model MODEL.json"),
+        (("a.jsonl", "--prefix", "data"), "'data' is not BEGINNING=INSTEAD"),
         (("a.jsonl", "--batch-size", "9"), "the global batch is 9 samples"),
         (("a.jsonl", "--batch-size", "2", "--microbatches", "3"), "less than one sample a microbatch"),
         (("a.jsonl", "--picture", "no/folder.svg"), "there is no folder"),
@@ -87,6 +89,14 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tu
     result = run(tmp_path, *arguments)
     assert result.exit_code == 2
     assert sentence in result.output
+    assert not (tmp_path / "nowhere.json.index").exists()
+
+
+def test_a_path_may_lose_its_beginning(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png")
+    path = str(lines(tmp_path / "a.jsonl", [asked(images=["data/x/a.png"])]))
+    assert "1 samples, 0 problems" in run(tmp_path, path, "--prefix", "data/x/=").output
+    assert "is not there" in run(tmp_path, path).output
 
 
 def test_balance_by_hand() -> None:

@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ds_dip.commands import refusing
-from ds_dip.commands._inputs import COUNT, PATH, PLAIN_WIDTH, pairs
+from ds_dip.commands._inputs import COUNT, PATH, PLAIN_WIDTH
 
 if TYPE_CHECKING:
     from ds_dip.data.conversations.index import Progress
     from ds_dip.profiling.conversations import Inspection
 
 _BARS = " ▁▂▃▄▅▆▇█"
+
+
+def _replacement(value: str) -> tuple[str, str]:
+    beginning, equals, instead = value.partition("=")
+    if not beginning or not equals:
+        raise click.BadParameter(f"{value!r} is not BEGINNING=INSTEAD.")
+    return beginning, instead
 
 
 @click.group("data")
@@ -34,7 +41,13 @@ def command() -> None:
 @click.option("--tokenizer", type=PATH, help="A tokenizer's folder for --model; without it text is bytes.")
 @click.option("--root", type=PATH, help="Folder of the media; by default the first file's.")
 @click.option("--outside", is_flag=True, help="Media may lie outside the root.")
-@pairs("--prefix", "Replace the beginning of paths: data/=images/.")
+@click.option(
+    "--prefix",
+    type=_replacement,
+    metavar="BEGINNING=INSTEAD",
+    multiple=True,
+    help="Replace the beginning of paths: data/=images/, or data/= by nothing.",
+)
 @click.option("--ignore-key", multiple=True, help="A key of records that may be there.")
 @click.option("--decode", is_flag=True, help="Decode every medium once, to find what headers do not show.")
 @click.option("--index", type=PATH, help="Folder of the index; by default beside the first file.")
@@ -58,6 +71,8 @@ def inspect(files: tuple[Path, ...], **given: Any) -> None:
     from ds_dip.profiling.conversations import inspect as look
     from ds_dip.profiling.conversations import svg
 
+    if (given["pretrained"] is None) == (given["model"] is None):
+        raise click.UsageError("give --pretrained FOLDER or --model MODEL.json, whose processor counts tokens")
     for target in (given["picture"], given["batch"]):
         if target is not None:
             check_writable(target)

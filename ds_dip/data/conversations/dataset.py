@@ -256,6 +256,11 @@ def _paths(settings: Settings) -> tuple[Path, ...]:
     files = tuple(Path(os.path.abspath(file)) for file in settings.files)
     for file in files:
         source_of(file)
+        try:
+            file.stat()
+        except OSError as error:
+            # Before an index is made for it.
+            raise FileError(f"{file}: cannot be read ({error.strerror}); give a file of records") from error
     return files
 
 
