@@ -48,7 +48,7 @@ def test_the_index_is_reported(document: dict[str, Any]) -> None:
 def test_what_is_at_hand_is_what_is_loaded(tmp_path: Path) -> None:
     path, images = indexing.make_media(tmp_path, 6, 40)
     dataset = Conversations(files=str(path), processor={"model": tiny_model(tmp_path)})
-    assert sum(len(dataset.metadata(index).modules["vision"]) for index in range(6)) == images == 6
+    assert sum(len(dataset.metadata(index).modules["vision"]) for index in range(6)) == images == 5
     held = Held(dataset, ["pixels", "labels"])
     for index in range(len(held)):
         id = held.metadata(index).id

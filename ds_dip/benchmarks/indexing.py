@@ -63,8 +63,10 @@ def measure(path: Path, images: int, processor: Mapping[str, Any], folder: Path)
         run()
         return time.monotonic() - began
 
+    (warm_up := folder / "first").mkdir()
+    first, _ = make_media(warm_up, 1, 32)  # imports
+    Conversations(files=str(first), processor=dict(processor))
     media = [Media("image", own.name, str(own)) for own in sorted(path.parent.glob("*.jpg"))]
-    facts_of(media[0])  # imports
     headers = timed(lambda: [facts_of(own) for own in media])
     cold = timed(opened)
     records = len(opened())
