@@ -92,12 +92,18 @@ class TimeoutConfig(_Block):
 
 
 class TraceConfig(_Block):
-    """Which steps leave a planned and a measured timeline, for ``ds-dip trace``."""
+    """Which steps leave a planned and a measured timeline, for ``ds-dip trace`` and TensorBoard."""
 
     every: int = _setting(100, "an integer of at least 0", "write every n-th step and the last; 0 writes none", ge=0)
     keep: int = _setting(20, "an integer of at least 1", "timelines kept; older ones are removed", ge=1)
     directory: str | None = _setting(
         None, "the path of a folder, or null", "where timelines/ is made; null takes the run's folder", min_length=1
+    )
+    picture: int = _setting(
+        100,
+        "an integer of at least 0",
+        "draw every n-th step's timeline for TensorBoard, if it is on; 0 draws none",
+        ge=0,
     )
 
 

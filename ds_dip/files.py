@@ -62,11 +62,12 @@ def check_folder(folder: str | Path, names: Iterable[str]) -> None:
         check_writable(Path(folder, name))
 
 
-def write_atomic(path: str | Path, content: bytes | str) -> None:
+def write_atomic(path: str | Path, content: bytes | str, *, durable: bool = True) -> None:
     """Write a file so that readers see the old content or the new one, never a part.
 
-    A symbolic link stays, what it names is written. Raises TargetError for what exists and is no
-    regular file, OSError where the file cannot be written.
+    A ``durable`` one is on the disk afterwards; another may be lost with the machine. A symbolic link stays, what it
+    names is written. Raises TargetError for what exists and is no regular file, OSError where the file cannot be
+    written.
     """
     target = _target(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +77,8 @@ def write_atomic(path: str | Path, content: bytes | str) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
     except BaseException:

@@ -89,10 +89,28 @@ def run_ranks(
                 leftover.unlink(missing_ok=True)
 
 
-def result_of(module: str, ranks: int, settings: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """The one message that rank 0 says; errors as for ``run_ranks``, and RanksError where it says none."""
+def result_of(
+    module: str,
+    ranks: int,
+    settings: Mapping[str, Any],
+    seconds: float,
+    heard: Callable[[dict[str, Any]], None] | None = None,
+    threads: int | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The last message that rank 0 says; errors as for ``run_ranks``, and RanksError where it says none.
+
+    ``heard`` gets every message, those of progress (``done`` of ``total``) too, which are no result.
+    """
     said: list[dict[str, Any]] = []
-    run_ranks(module, ranks, None, settings, seconds, said.append)
+
+    def hear(message: dict[str, Any]) -> None:
+        if heard is not None:
+            heard(message)
+        if "done" not in message:
+            said.append(message)
+
+    run_ranks(module, ranks, threads, settings, seconds, hear, variables=variables)
     if not said:
         raise RanksError(f"rank 0 of {module} ended without a result")
     return said[-1]

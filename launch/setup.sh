@@ -68,7 +68,7 @@ setup_environment() {
     fi
     echo "setup: installing ds_dip and what it needs"
     "${pip[@]}" -c "$pinned" setuptools wheel ninja py-cpuinfo || setup_fail "the build tools could not be installed (see above)"
-    "${pip[@]}" -c "$pinned" --no-build-isolation -e "$DS_DIP_ROOT[exact,dev,hf,video,audio,parquet]" ||
+    "${pip[@]}" -c "$pinned" --no-build-isolation -e "$DS_DIP_ROOT[exact,dev,docs,hf,video,audio,parquet]" ||
         setup_fail "ds_dip's requirements could not be installed (see above)"
     echo "setup: compiling the kernels"
     (cd "$DS_DIP_ROOT" && "$venv/bin/python" -c 'from ds_dip import balancing, scheduling; scheduling.warm(); balancing.warm()') ||

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up and runs every check: ruff, mypy, and the tests.
+# Sets up and runs every check: ruff, mypy, the documentation, and the tests.
 #
 #   bash launch/test.sh [--nightly] [pytest arguments]
 #
@@ -21,6 +21,7 @@ trap 'remove_buffers "${DS_DIP_TEST_PORT:-29617}"' EXIT
 ruff check .
 ruff format --check .
 mypy ds_dip
+bash launch/docs.sh
 if [[ $# -gt 0 ]]; then
     pytest ${selection[@]+"${selection[@]}"} "$@"
     exit

@@ -1,7 +1,9 @@
 """The command line: lazy, and plain about its errors."""
 
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -10,8 +12,9 @@ from click.testing import CliRunner
 
 import ds_dip.commands
 from ds_dip.cli import CommandLine, cli
+from ds_dip.commands import Command
 from ds_dip.config import ConfigError
-from ds_dip.files import FileError
+from ds_dip.files import FileError, read_object
 
 
 def run(*arguments: str) -> "click.testing.Result":
@@ -104,18 +107,80 @@ def test_an_error_of_ours_is_one_sentence_and_exit_status_2(
     assert result.output == sentence
 
 
-def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = fail_with(ZeroDivisionError("division by zero"), monkeypatch)
-    assert isinstance(result.exception, ZeroDivisionError)
+def test_a_defect_is_one_sentence_with_its_place_and_a_status_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_text("{}")
+
+    def fail() -> None:
+        read_object(tmp_path / "x", "x", most="many")  # type: ignore[arg-type]  # the defect
+
+    result = calling(fail, monkeypatch)
+    assert result.exit_code == 70
+    assert len(result.output.splitlines()) == 1
+    assert re.match(r"ds-dip: a defect: TypeError in ds_dip/files.py:\d+: .*--debug", result.output)
 
 
-def fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> "click.testing.Result":
-    @click.command("fail")
+def test_an_interrupted_command_says_so_and_ends_as_shells_expect(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = fail_with(KeyboardInterrupt(), monkeypatch)
+    assert (result.exit_code, result.output) == (130, "ds-dip: interrupted\n")
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_debug_adds_the_trace_to_the_sentence(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["--debug", "fail"] if where == "before" else ["fail", "--debug"]
+    result = fail_with(FileError("x.json: is not JSON"), monkeypatch, *arguments)
+    assert result.exit_code == 2
+    assert result.output.startswith("Traceback (most recent call last)")
+    assert result.output.endswith("ds-dip: x.json: is not JSON\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["solve", "problem.json"], "ds-dip: Missing option '--out'. See ds-dip solve --help.\n"),
+        (["solve", "--ou", "x"], "ds-dip: No such option '--ou'. (Did you mean"),
+        (["--jsn"], "ds-dip: No such option '--jsn'."),
+        (["checkpoint", "sow"], "ds-dip: No such command 'sow'."),
+        (["bench", "schedule", "--part", "fast"], "ds-dip: Invalid value for '--part'"),
+    ],
+)
+def test_wrong_usage_is_one_line_that_names_the_help(arguments: list[str], sentence: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+def test_sigterm_ends_a_command_in_order_with_its_status(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, click, ds_dip.cli\n"
+        "from ds_dip.cli import CommandLine\n"
+        "@click.command()\n"
+        "def wait():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        signal.pause()\n"
+        "    finally:\n"
+        "        print('tidied', flush=True)\n"
+        "CommandLine.get_command = lambda *_: wait\n"
+        "import sys; sys.argv = ['ds-dip', 'wait']; ds_dip.cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "tidied\n", "")
+
+
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> "click.testing.Result":
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(CommandLine, "get_command", lambda *_: fail)
-    return run("fail")
+    return calling(fail, monkeypatch, *arguments)
+
+
+def calling(function: Callable[[], None], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> "click.testing.Result":
+    command = click.command("fail", cls=Command)(function)
+    monkeypatch.setattr(CommandLine, "get_command", lambda *_: command)
+    return run(*(arguments or ("fail",)))
 
 
 def every_command(group: click.Group, context: click.Context) -> list[click.Command]:

@@ -122,3 +122,15 @@ def test_a_partition_of_other_ranks_is_refused(tmp_path: Path) -> None:
     result = run("--partition", path, "--ranks", 4)
     assert result.exit_code == 2
     assert "is for 2 ranks, and --ranks 4" in result.output
+
+
+def test_the_runs_configuration_says_what_stages_choose_from_and_what_a_split_adds(tmp_path: Path) -> None:
+    config = tmp_path / "ds.json"
+    block: dict[str, Any] = {"memory_gb": 1.0, "memory_strategies": ["none"], "split_backward": 0.25}
+    config.write_text(json.dumps({"train_batch_size": 16, "gradient_accumulation_steps": 4, "dip": block}))
+    arguments = ["--ranks", "2", "--deepspeed-config", str(config), "--schedules", "zb-h1,dip-memory", "--json"]
+    given, free = (json.loads(run(*arguments, *more).stdout) for more in ([], ["--split-overhead", "0"]))
+    assert given["memory_strategies"] == ["none"]
+    assert "memory is not limited" in given["schedules"][-1]["reason"]
+    took = [own["schedules"][0]["makespan_s"]["median"] for own in (given, free)]
+    assert took[0] > 1.05 * took[1]

@@ -84,6 +84,7 @@ def test_a_timeline_is_the_devices_and_says_that_it_is_an_emulation(tmp_path: Pa
     assert timeline.clock.startswith("emulation")
     assert timeline.measured is not None
     assert timeline.iteration_s == pytest.approx((0.5 + PLAN.makespan) / DILATION)
+    assert timeline.planned_iteration_s == pytest.approx(PLAN.iteration / DILATION)
     last = max(stage.end_s for stage in timeline.measured.stages)
     assert last == pytest.approx(timeline.iteration_s)
     # Bytes of the model's own tensors, 4 numbers a token, and not of the twin's, one an instance.

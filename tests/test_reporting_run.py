@@ -28,6 +28,8 @@ class Engine:
         self.global_rank = rank
         self.dip = dip or DIPConfig()
         self.recorder: Recorder | None = None
+        self.monitor = SimpleNamespace(tb_monitor=None)
+        self.global_samples = 0
         self.plan: Any = None
         self.measured: Any = None
         self.module = SimpleNamespace(model=MODEL, partition=PLANNER.settings.partition)
@@ -35,7 +37,8 @@ class Engine:
 
     def train_batch(self, step: int) -> float:
         self.plan = PLANNER.plan(step)
-        self.measured = SimpleNamespace(**vars(measured(self.plan)), bubble=0.25)
+        self.measured = SimpleNamespace(**vars(measured(self.plan)), bubble=0.25, peak_memory=())
+        self.global_samples += 8
         return 1.0 / (1 + step)
 
     def train_batch_size(self) -> int:
@@ -96,7 +99,7 @@ def test_the_last_step_and_every_nth_leave_a_timeline_in_the_runs_folder(tmp_pat
 
 def test_timelines_can_be_switched_off_or_go_elsewhere(tmp_path: Path) -> None:
     train(Engine(dip=read_config({"dip": {"trace": {"every": 0}}})), tmp_path / "a")
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["summary.json"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["live.json", "summary.json"]
     elsewhere = {"dip": {"trace": {"every": 1, "keep": 2, "directory": str(tmp_path / "traces")}}}
     train(Engine(dip=read_config(elsewhere)), tmp_path / "b")
     assert list(timelines(tmp_path / "traces")) == [2, 3]

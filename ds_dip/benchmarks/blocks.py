@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from deepspeed import comm as dist
 
+from ds_dip.ranks import tell
+
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
@@ -30,6 +32,8 @@ def interleave(contenders: Mapping[str, Callable[[], Any]], blocks: int, iterati
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     cpu: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(blocks):
+        if dist.get_rank() == 0:
+            tell({"done": number, "total": blocks})
         names = list(contenders)
         for name in names if number % 2 == 0 else reversed(names):
             run = contenders[name]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ds_dip.commands import Finite
+from ds_dip.commands import DEVICE, Finite, Shipped
 from ds_dip.files import read_object
 
 if TYPE_CHECKING:
@@ -62,13 +62,15 @@ _OPTIONS = (
     click.option("--data", type=PATH, help="Metadata of samples, a ds-dip/batch file."),
     click.option("--dataset", help="Instead: a dataset's factory, PACKAGE.MODULE:CALLABLE."),
     click.option("--dataset-options", default="{}", help="Options of the factory, a JSON object."),
-    click.option("--table", type=PATH, help="Latency table of the machine, from ds-dip profile."),
-    click.option("--device", type=PATH, help="Instead: a device's description, for a roofline."),
+    click.option("--table", type=Shipped(), help="Latency table of the machine, from ds-dip profile."),
+    click.option("--device", type=DEVICE, help="Instead: a device's description, for a roofline."),
     click.option(
         "--link", type=click.Choice(["node", "network"]), default="node", help="Which of its links ranks use."
     ),
     pairs("--rate", "Replace a rate of the roofline: flops=4e14."),
-    click.option("--deepspeed-config", type=PATH, help="DeepSpeed JSON of the run: batch, data type, schedule, seed."),
+    click.option(
+        "--deepspeed-config", type=Shipped(), help="DeepSpeed JSON of the run: batch, data type, schedule, seed."
+    ),
     click.option("--batch-size", type=COUNT, help="Samples of a global batch."),
     click.option("--microbatches", type=COUNT, help="Microbatches a replica."),
     click.option("--compute", type=click.Choice(["float32", "bfloat16", "float16"]), help="Data type of the run."),

@@ -13,7 +13,17 @@ import click
 from click.core import ParameterSource
 
 from ds_dip.commands import Finite, Seconds, refusing
-from ds_dip.commands._inputs import COUNT, PATH, CostInputs, cost_inputs, dataset_of, run_document, workload_of
+from ds_dip.commands._inputs import (
+    COUNT,
+    PATH,
+    CostInputs,
+    cost_inputs,
+    dataset_of,
+    run_document,
+    searching,
+    workload_of,
+)
+from ds_dip.shipped import find
 
 if TYPE_CHECKING:
     from ds_dip.models.partition import Partition
@@ -34,10 +44,10 @@ _OPTIONS = (
 #: What a benchmark emulates where it is told nothing: VLM-S on ranks of four H800 each, by the data sheet, linked by
 #: the network, and packed documents.
 SAMPLE = {
-    "model_path": Path("model_configs/vlm_s.json"),
+    "model_path": find(Path("model_configs/vlm_s.json")),
     "dataset": "ds_dip.data.documents:PackedDocuments",
     "dataset_options": '{"samples": 4096}',
-    "device": Path("profiling/devices/h800.json"),
+    "device": find(Path("profiling/devices/h800.json")),
     "link": "network",
     "rate": (("flops", "3.17e15"), ("memory", "1.2e13"), ("link", "8e10")),
     "compute": "bfloat16",
@@ -197,7 +207,8 @@ def _search(
     options = SearchOptions(evaluations=given["evaluations"], placements=tuple(placements))
     searched = Inputs(model, given["ranks"], workload, sha256, schedule, 0, memory, options)
     path = folder / f"partition-{schedule}.json"
-    partition, _ = partition_offline(searched, costs, schedulers(schedule, 0)[0], path=path)
+    with searching("schedules") as progress:
+        partition, _ = partition_offline(searched, costs, schedulers(schedule, 0)[0], path=path, progress=progress)
     return path, partition
 
 

@@ -23,7 +23,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Inputs:
-    """A model's sampled batches with costs and memory, and the partition that DIP has for them."""
+    """A model's sampled batches with costs and memory, and the partition that DIP has for them.
+
+    ``evaluations``, ``seed`` and ``split``, what a split adds to a backward, are those of the run's planner.
+    """
 
     model: Model
     scorer: Scorer
@@ -33,6 +36,7 @@ class Inputs:
     strategies: tuple[str, ...]
     evaluations: int
     seed: int
+    split: float | None
 
 
 def setup_options(command: _Command) -> _Command:
@@ -89,7 +93,9 @@ def inputs_of(given: Mapping[str, Any]) -> Inputs:
             parallel=sources.parallel,
         )
     limited = memory.bytes is not None or any(own is not None for own in memory.limits)
-    strategies = named_strategies(given["memory_strategies"]) or (STRATEGIES if limited else STRATEGIES[:1])
+    strategies = named_strategies(given["memory_strategies"])
+    if not strategies:
+        strategies = dip.strategies if dip.memory_strategies or not limited else STRATEGIES
     seed = dip.planner.seed if given["seed"] is None else given["seed"]
     scorer = Scorer(model, workload, costs, schedulers("dip", 0)[0], memory, sources.ending, strategies)
     if partition is None:
@@ -98,4 +104,6 @@ def inputs_of(given: Mapping[str, Any]) -> Inputs:
         partition = rule_partition(model, ranks, scorer.costs, workload, most)
     table = None if sources.table is None else read_table(sources.table)
     shares = WeightShares(model, sources.rates, table)
-    return Inputs(model, scorer, scorer.costs, partition, shares, strategies, dip.planner.scored(), seed)
+    return Inputs(
+        model, scorer, scorer.costs, partition, shares, strategies, dip.planner.scored(), seed, dip.split_backward
+    )

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
-from ds_dip.commands import FILE
+from ds_dip.commands import FILE, Command
 
 
-@click.command("adopt")
+@click.command(
+    "adopt",
+    cls=Command,
+    examples=["ds-dip adopt order.csv --problem problem.json --out plan.json"],
+)
 @click.argument("order", type=click.Path(path_type=Path))
 @click.option("--problem", type=FILE, required=True, help="The problem that the order is of.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Where to write the plan.")
-def command(order: Path, problem: Path, out: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the plan's figures as JSON.")
+def command(order: Path, problem: Path, out: Path, as_json: bool) -> None:
     """Take the order in ORDER, a schedule CSV of torch.distributed.pipelining, for a problem, and write it as a plan.
 
     Stages are counted along the problem's chain of chunks, microbatches from 0. The plan can be checked, explained,
@@ -40,4 +46,8 @@ def command(order: Path, problem: Path, out: Path) -> None:
     tasks = tuple((task, start, times.end[task]) for task, start in times.start.items())
     plan = Plan(digest, status, times.makespan, bound, gap, 1, 0.0, 0, tasks, schedule.order, schedule.choices)
     write_plan(out, plan)
+    if as_json:
+        figures = {"makespan": times.makespan, "lower_bound": bound, "gap": gap, "status": status}
+        click.echo(json.dumps({**figures, "plan": str(out)}))
+        return
     click.echo(f"makespan {times.makespan:g}, {100 * gap:.3f} % over the bound {bound:g}; plan written to {out}")

@@ -7,13 +7,18 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import FILE, Finite, Seconds
+from ds_dip.commands import FILE, MODEL_FILE, Command, Finite, Seconds
 from ds_dip.commands._measured import console_of, deliver, quartiles
+from ds_dip.commands._progress import waiting
 
 
-@click.command("adaptive")
+@click.command(
+    "adaptive",
+    cls=Command,
+    examples=["ds-dip bench adaptive", "ds-dip bench adaptive --ranks 2 --steps 12 --factor 3 --json"],
+)
 @click.option("--ranks", type=click.IntRange(min=2), default=2, show_default=True, help="Pipeline ranks.")
-@click.option("--model", type=FILE, default=Path("model_configs/quickstart.json"), show_default=True,
+@click.option("--model", type=MODEL_FILE, default=Path("model_configs/quickstart.json"), show_default=True,
               help="A model of images and text.")  # fmt: skip
 @click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
               help="The DeepSpeed JSON.")  # fmt: skip
@@ -35,7 +40,8 @@ def command(ranks: int, model: Path, config: Path, steps: int, factor: float, de
         "model": str(model.resolve()), "config": str(config.resolve()), "ranks": ranks, "steps": steps,
         "factor": factor,
     }  # fmt: skip
-    document = result_of("ds_dip.benchmarks.adaptive", ranks, settings, deadline)
+    with waiting("measuring") as heard:
+        document = result_of("ds_dip.benchmarks.adaptive", ranks, settings, deadline, heard)
     deliver(document, as_json, _show)
 
 

@@ -8,19 +8,32 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import FILE, Seconds, refusing
+from ds_dip.commands import DEVICE_FILE, FILE, MODEL_FILE, Command, Seconds, refusing
 from ds_dip.commands._inputs import COUNT
 from ds_dip.commands._measured import console_of, deliver
+from ds_dip.commands._progress import waiting
 
 
-@click.command("balance")
+@click.command(
+    "balance",
+    cls=Command,
+    examples=[
+        "ds-dip bench balance    # questions about images at the sizes of AI2D's and DocVQA's",
+        "ds-dip bench balance --batch samples.jsonl --microbatches 64 --exact 10",
+        "ds-dip bench balance --model model_configs/vlm_s.json --device profiling/devices/h800.json",
+    ],
+)
 @click.option("--batch", type=FILE, help="Samples, a ds-dip/batch file, which are one global batch.")
 @click.option(
     "--dataset", help="Instead: a dataset's factory, PACKAGE.MODULE:CALLABLE, drawn in batches of 64 to 2048."
 )
 @click.option("--dataset-options", default="{}", help="Options of the factory, a JSON object.")
-@click.option("--model", type=FILE, help="A model's description: samples cost what its roofline says, not tokens.")
-@click.option("--device", type=FILE, help="The device of the roofline.")
+@click.option(
+    "--model",
+    type=MODEL_FILE,
+    help="A model's description: samples cost what its roofline says, not tokens.",
+)
+@click.option("--device", type=DEVICE_FILE, help="The device of the roofline.")
 @click.option("--microbatches", type=COUNT, help="Microbatches of a global batch over all replicas; 16 samples each "
               "where this is left out.")  # fmt: skip
 @click.option("--exact", type=Seconds(), help="Seconds that CP-SAT has for each batch; needs ds-dip[exact].")
@@ -57,7 +70,9 @@ def command(
         (modules, shares), unit = _costed(samples, model, device), "seconds"
     if not shares.shape[1]:
         raise click.UsageError(f"no sample of {batch or dataset} has anything for a module; give samples that have.")
-    deliver(balance.measure(shares, modules, unit, sizes, microbatches, exact), as_json, _show)
+    with waiting("balancing"):
+        document = balance.measure(shares, modules, unit, sizes, microbatches, exact)
+    deliver(document, as_json, _show)
 
 
 def _samples(batch: Path | None, dataset: str | None, options: str, most: int) -> list[Any]:

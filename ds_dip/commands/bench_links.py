@@ -6,13 +6,15 @@ from typing import Any
 
 import click
 
+from ds_dip.commands import MODEL, Command
 from ds_dip.commands._inputs import workload_options
 from ds_dip.commands._measured import console_of, deliver, quartiles
+from ds_dip.commands._progress import waiting
 from ds_dip.commands._rehearsal import deadline_option, prepared, rehearsal_options, sampled
 
 
-@click.command("links")
-@click.option("--model", "model_path", type=click.Path(), help="The model's description.")
+@click.command("links", cls=Command, examples=["ds-dip bench links --ranks 4", "ds-dip bench links --blocks 2 --json"])
+@click.option("--model", "model_path", type=MODEL, help="The model's description.")
 @click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Pipeline ranks.")
 @workload_options
 @rehearsal_options
@@ -28,16 +30,15 @@ def command(context: click.Context, /, **given: Any) -> None:
     is made as late as it allows, and both ends stand still while the message travels. Without options VLM-S is
     emulated on ranks of four H800, by the data sheet.
     """
-    from ds_dip.ranks import run_ranks
+    from ds_dip.ranks import result_of
     from ds_dip.rehearsal.session import VARIABLES
 
-    said: list[dict[str, Any]] = []
     with prepared(sampled(context, given)) as run:
         settings = run.settings(**run.engine(), blocks=given["blocks"], iterations=given["iterations"])
-        run_ranks(
-            "ds_dip.benchmarks.links", given["ranks"], 1, settings, given["deadline"], said.append, variables=VARIABLES
-        )
-        document = {"model": run.model.name, "ranks": given["ranks"], **said[-1]}
+        ranks, deadline = given["ranks"], given["deadline"]
+        with waiting("emulating") as heard:
+            found = result_of("ds_dip.benchmarks.links", ranks, settings, deadline, heard, 1, VARIABLES)
+        document = {"model": run.model.name, "ranks": ranks, **found}
     deliver(document, given["as_json"], _show)
 
 

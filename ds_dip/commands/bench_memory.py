@@ -7,13 +7,16 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import FILE, Finite, Seconds
+from ds_dip.commands import FILE, MODEL_FILE, Command, Finite, Seconds
 from ds_dip.commands._measured import console_of, deliver, quartiles
+from ds_dip.commands._progress import waiting
 
 
-@click.command("memory")
+@click.command(
+    "memory", cls=Command, examples=["ds-dip bench memory", "ds-dip bench memory --limit 0.8 --limit 0.6 --json"]
+)
 @click.option("--ranks", type=click.IntRange(min=1), default=2, show_default=True, help="Pipeline ranks.")
-@click.option("--model", type=FILE, default=Path("model_configs/quickstart.json"), show_default=True,
+@click.option("--model", type=MODEL_FILE, default=Path("model_configs/quickstart.json"), show_default=True,
               help="A model of images and text.")  # fmt: skip
 @click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
               help="The DeepSpeed JSON.")  # fmt: skip
@@ -39,7 +42,8 @@ def command(
         "model": str(model.resolve()), "config": str(config.resolve()), "ranks": ranks, "limits": limits,
         "blocks": blocks, "iterations": iterations,
     }  # fmt: skip
-    document = result_of("ds_dip.benchmarks.memory", ranks, settings, deadline)
+    with waiting("measuring") as heard:
+        document = result_of("ds_dip.benchmarks.memory", ranks, settings, deadline, heard)
     deliver(document, as_json, _show)
 
 

@@ -8,14 +8,17 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import FILE, Seconds
+from ds_dip.commands import FILE, MODEL_FILE, Command, Seconds
 from ds_dip.commands._measured import console_of, deliver, quartiles
+from ds_dip.commands._progress import waiting
 
 
-@click.command("neighbour")
+@click.command(
+    "neighbour", cls=Command, examples=["ds-dip bench neighbour", "ds-dip bench neighbour --ranks 1 --blocks 4 --json"]
+)
 @click.option("--ranks", type=click.IntRange(min=1), multiple=True, default=(1, 2), show_default=True,
               help="Pipeline ranks; may be repeated.")  # fmt: skip
-@click.option("--model", type=FILE, default=Path("model_configs/quickstart.json"), show_default=True,
+@click.option("--model", type=MODEL_FILE, default=Path("model_configs/quickstart.json"), show_default=True,
               help="A model of images and text.")  # fmt: skip
 @click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
               help="The DeepSpeed JSON.")  # fmt: skip
@@ -43,7 +46,8 @@ def command(
             "model": str(model.resolve()), "config": str(config.resolve()), "ranks": count, "blocks": blocks,
             "iterations": iterations, "nice": nice,
         }  # fmt: skip
-        document = result_of("ds_dip.benchmarks.neighbour", count, settings, deadline)
+        with waiting(f"measuring on {count} ranks") as heard:
+            document = result_of("ds_dip.benchmarks.neighbour", count, settings, deadline, heard)
         found.append({**document, "spare_cores": cores - count * document["machine"]["threads"]})
     deliver(found, as_json, _show)
 

@@ -6,11 +6,16 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import Seconds
+from ds_dip.commands import Command, Seconds
 from ds_dip.commands._measured import console_of, deliver, quartiles
+from ds_dip.commands._progress import waiting
 
 
-@click.command("overhead")
+@click.command(
+    "overhead",
+    cls=Command,
+    examples=["ds-dip bench overhead", "ds-dip bench overhead --lead 1000 --json    # plans are made ahead"],
+)
 @click.option("--blocks", type=click.IntRange(min=1), default=15, show_default=True, help="Blocks of each engine.")
 @click.option("--iterations", type=click.IntRange(min=1), default=6, show_default=True, help="Iterations a block.")
 @click.option("--layers", type=click.IntRange(min=2), default=4, show_default=True, help="Decoder blocks.")
@@ -33,7 +38,8 @@ def command(
 
     settings = {"blocks": blocks, "iterations": iterations, "layers": layers, "hidden": hidden, "length": length}
     settings["lead"] = lead
-    document = result_of("ds_dip.benchmarks.overhead", 2, settings, deadline)
+    with waiting("measuring") as heard:
+        document = result_of("ds_dip.benchmarks.overhead", 2, settings, deadline, heard)
     deliver(document, as_json, _show)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ds_dip.commands import MOST_WORKERS, Seconds
+from ds_dip.commands import MOST_WORKERS, Command, Seconds
 from ds_dip.commands._measured import console_of, deliver
+from ds_dip.commands._progress import waiting
 from ds_dip.files import check_folder, write_atomic, write_json
 from ds_dip.scheduling import benchmark
 from ds_dip.scheduling.curves import plot
@@ -16,7 +18,11 @@ from ds_dip.scheduling.curves import plot
 PARTS = ("speed", "short", "small", "large", "curves")
 
 
-@click.command("schedule")
+@click.command(
+    "schedule",
+    cls=Command,
+    examples=["ds-dip bench schedule --part speed", "ds-dip bench schedule --out results --workers 2"],
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Measure only this part (repeatable).")
 @click.option("--seconds", type=Seconds(), default=10.0, show_default=True,
@@ -34,16 +40,18 @@ def command(
     if out is not None:
         check_folder(out, ("schedule.json", "curves.svg"))
     document: dict[str, Any] = {"machine": benchmark.machine()}
-    if "speed" in wanted:
-        document["speed"] = list(benchmark.speed())
-    if "short" in wanted:
-        document["short"] = list(benchmark.short())
-    if "small" in wanted:
-        document["small"] = list(benchmark.small(seconds / 10, seeds, fresh))
-    if "large" in wanted:
-        document["large"] = list(benchmark.large(seconds, workers))
-    if "curves" in wanted:
-        document["curves"] = benchmark.curves(seconds)
+    measured: dict[str, Callable[[], Any]] = {
+        "speed": lambda: list(benchmark.speed()),
+        "short": lambda: list(benchmark.short()),
+        "small": lambda: list(benchmark.small(seconds / 10, seeds, fresh)),
+        "large": lambda: list(benchmark.large(seconds, workers)),
+        "curves": lambda: benchmark.curves(seconds),
+    }
+    chosen = [part for part in PARTS if part in wanted]
+    with waiting("measuring", len(chosen)) as heard:
+        for number, part in enumerate(chosen):
+            heard({"done": number})
+            document[part] = measured[part]()
     if out is not None:
         write_json(out / "schedule.json", document)
         if "curves" in document:

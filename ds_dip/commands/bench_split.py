@@ -8,15 +8,14 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import Finite, Seconds
+from ds_dip.commands import FILE, MODEL_FILE, Command, Finite, Seconds
 from ds_dip.commands._measured import quartiles
+from ds_dip.commands._progress import waiting
 
-FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
-
-@click.command("split")
+@click.command("split", cls=Command, examples=["ds-dip bench split --wide 4 --memory-gb 0.1"])
 @click.option("--ranks", type=click.IntRange(min=2), default=2, show_default=True, help="Pipeline ranks.")
-@click.option("--model", type=FILE, default=Path("model_configs/quickstart.json"), show_default=True,
+@click.option("--model", type=MODEL_FILE, default=Path("model_configs/quickstart.json"), show_default=True,
               help="A model of images and text.")  # fmt: skip
 @click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
               help="The DeepSpeed JSON.")  # fmt: skip
@@ -34,7 +33,8 @@ def command(deadline: float, as_json: bool, **given: Any) -> None:
     from ds_dip.ranks import result_of
 
     files = {name: str(given[name].resolve()) for name in ("model", "config")}
-    document = result_of("ds_dip.benchmarks.split", given["ranks"], given | files, deadline)
+    with waiting("measuring") as heard:
+        document = result_of("ds_dip.benchmarks.split", given["ranks"], given | files, deadline, heard)
     if as_json:
         click.echo(json.dumps(document))
         return

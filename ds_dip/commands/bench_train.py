@@ -10,15 +10,18 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ds_dip.commands import FILE, Seconds
+from ds_dip.commands import FILE, MODEL_FILE, Command, Seconds
 from ds_dip.commands._inputs import workload_options
 from ds_dip.commands._measured import console_of, quartiles
+from ds_dip.commands._progress import waiting
 from ds_dip.commands._rehearsal import prepared, rehearsal_options, sampled
 
 
-@click.command("train")
+@click.command(
+    "train", cls=Command, examples=["ds-dip bench train --ranks 2", "ds-dip bench train --emulate --ranks 4 --json"]
+)
 @click.option("--ranks", type=click.IntRange(min=2), default=2, show_default=True, help="Pipeline ranks.")
-@click.option("--model", type=FILE, default=Path("model_configs/quickstart.json"), show_default=True,
+@click.option("--model", type=MODEL_FILE, default=Path("model_configs/quickstart.json"), show_default=True,
               help="A model of images and text.")  # fmt: skip
 @click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
               help="The DeepSpeed JSON.")  # fmt: skip
@@ -62,14 +65,14 @@ def _trained(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
         "model": str(given["model"].resolve()), "config": str(given["config"].resolve()), "ranks": given["ranks"],
         "blocks": given["blocks"], "iterations": given["iterations"],
     }  # fmt: skip
-    return result_of("ds_dip.benchmarks.train", given["ranks"], settings, given["deadline"])
+    with waiting("measuring") as heard:
+        return result_of("ds_dip.benchmarks.train", given["ranks"], settings, given["deadline"], heard)
 
 
 def _emulated(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
-    from ds_dip.ranks import run_ranks
+    from ds_dip.ranks import result_of
     from ds_dip.rehearsal.session import VARIABLES
 
-    said: list[dict[str, Any]] = []
     if context.get_parameter_source("config") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--config is for training; give an emulated run's by --deepspeed-config")
     chosen = context.get_parameter_source("model") is ParameterSource.COMMANDLINE
@@ -80,8 +83,9 @@ def _emulated(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
         engines = {"dip": run.engine(schedule="dip"), "interleaved 1F1B": interleaved.engine(schedule="interleaved")}
         settings = run.settings(engines=engines, blocks=given["blocks"], iterations=given["iterations"])
         ranks, deadline = given["ranks"], given["deadline"]
-        run_ranks("ds_dip.benchmarks.emulated", ranks, 1, settings, deadline, said.append, variables=VARIABLES)
-        return {"model": run.model.name, "ranks": ranks, "dilation": run.dilation, **said[-1]}
+        with waiting("emulating") as heard:
+            found = result_of("ds_dip.benchmarks.emulated", ranks, settings, deadline, heard, 1, VARIABLES)
+        return {"model": run.model.name, "ranks": ranks, "dilation": run.dilation, **found}
 
 
 def _show_emulated(document: dict[str, Any]) -> None:

@@ -13,18 +13,32 @@ from typing import Any
 
 import click
 
+from ds_dip.commands import Group
+from ds_dip.commands._progress import waiting
+
 _PATH = click.Path(path_type=Path)
 
 
-@click.group("checkpoint")
+@click.group(
+    "checkpoint",
+    cls=Group,
+    examples=["ds-dip checkpoint show checkpoints", "ds-dip checkpoint convert checkpoints universal"],
+)
 def command() -> None:
     """Show a checkpoint, or convert it so that another partition can load it."""
 
 
-@command.command("convert")
+@command.command(
+    "convert",
+    examples=[
+        "ds-dip checkpoint convert checkpoints universal",
+        "ds-dip checkpoint convert checkpoints/global_step300 universal --json",
+    ],
+)
 @click.argument("source", metavar="SRC", type=_PATH)
 @click.argument("target", metavar="DST", type=_PATH)
-def convert(source: Path, target: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the new checkpoint's manifest as JSON.")
+def convert(source: Path, target: Path, as_json: bool) -> None:
     """Write the universal form of checkpoint SRC as the new folder DST.
 
     SRC is a checkpoint's own folder, or the folder it was saved in, whose "latest" is taken. Any
@@ -43,6 +57,9 @@ def convert(source: Path, target: Path) -> None:
     with _ending(), Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(folder.name)
         manifest = write(folder, target, lambda done, whole: bar.update(task, completed=done, total=whole))
+    if as_json:
+        click.echo(json.dumps(manifest, indent=1))
+        return
     size = sum(manifest["files"].values())
     click.echo(f"step {manifest['step']}, {len(manifest['files'])} files, {_bytes(size)}: {target}")
     click.echo(
@@ -66,7 +83,9 @@ def _ending() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@command.command("show")
+@command.command(
+    "show", examples=["ds-dip checkpoint show checkpoints", "ds-dip checkpoint show checkpoints/global_step300 --json"]
+)
 @click.argument("folder", metavar="PATH", type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print the checkpoint's manifest as JSON.")
 def show(folder: Path, as_json: bool) -> None:
@@ -78,8 +97,9 @@ def show(folder: Path, as_json: bool) -> None:
 
     folder = _folder(folder)
     manifest = read_manifest(folder)
-    check_files(folder, manifest)
-    check_contents(folder, manifest, manifest["files"])
+    with waiting("reading the files"):
+        check_files(folder, manifest)
+        check_contents(folder, manifest, manifest["files"])
     if as_json:
         click.echo(json.dumps(manifest, indent=1))
         return

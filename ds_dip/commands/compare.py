@@ -9,20 +9,30 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import Finite
-from ds_dip.commands._inputs import COUNT, PATH, PLAIN_WIDTH
+from ds_dip.commands import MODEL, Command, Finite
+from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH
+from ds_dip.commands._progress import waiting
 from ds_dip.commands._setups import inputs_of, setup_options
 from ds_dip.files import FileError, check_writable, write_atomic
 
 
-@click.command("compare")
-@click.option("--model", "model_path", type=PATH, required=True, help="The model's description, or its folder.")
+@click.command(
+    "compare",
+    cls=Command,
+    examples=[
+        (
+            "ds-dip compare --model model_configs/quickstart.json --ranks 2 --batch-size 16 --microbatches 4",
+            "--dataset ds_dip.data.digits:Digits --dataset-options '{\"samples\": 400}' --plot compare.svg",
+        ),
+    ],
+)
+@click.option("--model", "model_path", type=MODEL, required=True, help="The model's description, or its folder.")
 @setup_options
 @click.option("--schedules", default="all", show_default=True, metavar="NAME,…|all", help="Which schedules.")
 @click.option("--same-partition", is_flag=True, help="Run every schedule on DIP's partition, not on its own.")
 @click.option("--most-laps", type=COUNT, default=4, show_default=True, help="Largest v of interleaved 1F1B.")
-@click.option("--split-overhead", type=Finite(0.0, 10.0), default=0.0, show_default=True,
-              help="Share by which a split backward takes longer.")  # fmt: skip
+@click.option("--split-overhead", type=Finite(0.0, 10.0), help="Share by which a split backward takes longer; "
+              "as the run's dip.split_backward else.")  # fmt: skip
 @click.option(
     "--evaluations", type=COUNT, help="Schedules that a search scores of each batch; as the run's planner else."
 )
@@ -58,10 +68,11 @@ def command(**given: Any) -> None:
         given["evaluations"] or max(1, inputs.evaluations),
         inputs.seed,
         given["most_laps"],
-        given["split_overhead"],
+        (inputs.split or 0.0) if given["split_overhead"] is None else given["split_overhead"],
         given["same_partition"],
     )
-    trials = compared(setting, names, lambda name: click.echo(f"trying {name}", err=True))
+    with waiting("trying") as heard:
+        trials = compared(setting, names, lambda name: heard({"name": name}))
     workload = inputs.scorer.workload
     document = comparison_document(
         trials,

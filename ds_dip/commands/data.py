@@ -6,13 +6,12 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ds_dip.commands import refusing
+from ds_dip.commands import MODEL, Group, refusing
 from ds_dip.commands._inputs import COUNT, PATH, PLAIN_WIDTH
 
 if TYPE_CHECKING:
@@ -29,15 +28,25 @@ def _replacement(value: str) -> tuple[str, str]:
     return beginning, instead
 
 
-@click.group("data")
+@click.group("data", cls=Group, examples=["ds-dip data inspect train.jsonl --pretrained FOLDER"])
 def command() -> None:
     """Look through files of conversations."""
 
 
-@command.command("inspect")
+@command.command(
+    "inspect",
+    examples=[
+        "ds-dip data inspect train.jsonl --pretrained FOLDER",
+        (
+            "ds-dip data inspect a.json b.parquet --model model.json --batch-size 64 --microbatches 8",
+            "--picture sizes.svg",
+        ),
+        "ds-dip data inspect train.jsonl --pretrained FOLDER --json > inspection.json",
+    ],
+)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
 @click.option("--pretrained", type=PATH, help="Count by the processor of this folder of transformers.")
-@click.option("--model", type=PATH, help="Or for this model of our own, a ds-dip/model file.")
+@click.option("--model", type=MODEL, help="Or for this model of our own, a ds-dip/model file.")
 @click.option("--tokenizer", type=PATH, help="A tokenizer's folder for --model; without it text is bytes.")
 @click.option("--root", type=PATH, help="Folder of the media; by default the first file's.")
 @click.option("--outside", is_flag=True, help="Media may lie outside the root.")
@@ -57,8 +66,8 @@ def command() -> None:
 @click.option("--replicas", type=COUNT, default=1, show_default=True, help="Replicas that share a batch.")
 @click.option("--microbatches", type=COUNT, default=1, show_default=True, help="Microbatches a replica.")
 @click.option("--picture", type=PATH, help="Write the histograms as an SVG.")
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON, with every problem.")
 @click.option("--batch", type=PATH, help="Write the samples' sizes, a ds-dip/batch file.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def inspect(files: tuple[Path, ...], **given: Any) -> None:
     """Read FILEs of conversations and their media's headers, and tell what is there.
 
@@ -97,13 +106,13 @@ def inspect(files: tuple[Path, ...], **given: Any) -> None:
             replicas=given["replicas"],
             microbatches=given["microbatches"],
         )
+    problems = [str(problem) for problem in dataset.problems(given["problems"])]
     if given["as_json"]:
-        problems = [asdict(problem) for problem in dataset.problems()]
-        click.echo(json.dumps(inspection.document() | {"problems": problems}))
+        click.echo(json.dumps({**inspection.document(), "first_problems": problems}))
     else:
         _show(inspection)
-        for problem in dataset.problems(given["problems"]):
-            click.echo(str(problem))
+        for problem in problems:
+            click.echo(problem)
         if (more := inspection.problems - given["problems"]) > 0:
             click.echo(f"… and {more} more")
     if given["picture"] is not None:

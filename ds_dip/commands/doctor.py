@@ -8,10 +8,14 @@ from dataclasses import asdict
 
 import click
 
+from ds_dip.commands import Command
+from ds_dip.commands._inputs import PLAIN_WIDTH
+from ds_dip.commands._progress import waiting
+
 COLOURS = {"ok": "green", "optional": "cyan", "warning": "yellow", "error": "red"}
 
 
-@click.command("doctor")
+@click.command("doctor", cls=Command, examples=["ds-dip doctor", "ds-dip doctor --json"])
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(as_json: bool) -> None:
     """Tell whether this machine can train, what is missing and how to get it.
@@ -20,7 +24,8 @@ def command(as_json: bool) -> None:
     """
     from ds_dip.reporting.machine import examine
 
-    checks = examine()
+    with waiting("looking at this machine"):
+        checks = examine()
     works = all(check.status != "error" for check in checks)
     if as_json:
         click.echo(json.dumps({"works": works, "checks": [asdict(check) for check in checks]}, indent=1))
@@ -37,6 +42,8 @@ def command(as_json: bool) -> None:
         status = Text(check.status, style=COLOURS[check.status])
         table.add_row(check.name, status, Text(check.found), Text(check.remedy))
     console = Console()
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
     console.print(table)
     failed = [check.name for check in checks if check.status == "error"]
     console.print("Training works here." if works else f"Training cannot work here: {', '.join(failed)}.")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ds_dip.commands import FILE, Seconds
-from ds_dip.commands._inputs import PATH
+from ds_dip.commands import FILE, MODEL, Command, Seconds
+from ds_dip.commands._progress import waiting
 from ds_dip.commands._setups import setup_options
 
 if TYPE_CHECKING:
@@ -20,7 +20,19 @@ _OF_PROBLEMS = ("memory", "links", "balance", "microbatch")
 _OF_SETUPS = ("laps", "sub-microbatch", "microbatch", "memory", "links", "balance")
 
 
-@click.command("explain")
+@click.command(
+    "explain",
+    cls=Command,
+    examples=[
+        "ds-dip explain plan.json --problem problem.json --path",
+        "ds-dip explain plan.json --problem problem.json --what-if all",
+        "ds-dip explain runs/quickstart --step 99",
+        (
+            "ds-dip explain --model model_configs/quickstart.json --ranks 2 --batch-size 16 --microbatches 4",
+            "--dataset ds_dip.data.digits:Digits --dataset-options '{\"samples\": 400}' --what-if all",
+        ),
+    ],
+)
 @click.argument("source", type=click.Path(path_type=Path), required=False)
 @click.option("--problem", type=FILE, help="Of a plan: the problem that it solves.")
 @click.option("--step", type=click.IntRange(min=0), help="Of a run: the step; the last one with a timeline by default.")
@@ -39,7 +51,7 @@ _OF_SETUPS = ("laps", "sub-microbatch", "microbatch", "memory", "links", "balanc
 @click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True,
               help="Searches of each problem, whose spread tells what the budget leaves open.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print a ds-dip/explanation document.")
-@click.option("--model", "model_path", type=PATH, help="Instead of SOURCE: a model's description, or its folder.")
+@click.option("--model", "model_path", type=MODEL, help="Instead of SOURCE: a model's description, or its folder.")
 @setup_options
 def command(source: Path | None, problem: Path | None, step: int | None, planned: bool, **given: Any) -> None:
     """Say why SOURCE takes as long as it does: its critical path, and a cause for every second in which a rank idles.
@@ -72,13 +84,10 @@ def command(source: Path | None, problem: Path | None, step: int | None, planned
         found = _step(source, step, planned, again=bool(names))
     schedule, again = found.pop("schedule"), found.pop("again", found["problem"])
     if names and source is not None:
-        outcomes = what_if(again, schedule, names, effort, _progress)
+        with waiting("searching") as heard:
+            outcomes = what_if(again, schedule, names, effort, lambda name: heard({"name": name}))
     bound = None if found["explanation"].measured else lower_bound(found["problem"])[0]
     show_explanation(**found, bound=bound, outcomes=outcomes, path=given["path"], as_json=given["as_json"])
-
-
-def _progress(name: str) -> None:
-    click.echo(f"searching: {name}", err=True)
 
 
 def _setup(given: Mapping[str, Any], names: Sequence[str], effort: Effort) -> tuple[dict[str, Any], list[Outcome]]:
@@ -92,13 +101,15 @@ def _setup(given: Mapping[str, Any], names: Sequence[str], effort: Effort) -> tu
     inputs = inputs_of(given)
     scorer = inputs.scorer
     task_graph = problem_of(scorer, scorer.batches(inputs.partition)[0][0], inputs.partition, inputs.strategies)
-    made = solve(task_graph, evaluations=effort.evaluations, budget=effort.budget)
+    with waiting("searching the first batch's order"):
+        made = solve(task_graph, evaluations=effort.evaluations, budget=effort.budget)
     if made.schedule is None or made.timeline is None:
         raise InfeasibleError(f"the first batch does not fit: {made.reason}", made.sufficient_capacity or ())
     outcomes = []
     if names:
         setup = Setup(scorer.workload, inputs.costs, inputs.partition, scorer.memory, inputs.strategies)
-        outcomes = setup_what_if(scorer, setup, names, effort, _progress)
+        with waiting("searching") as heard:
+            outcomes = setup_what_if(scorer, setup, names, effort, lambda name: heard({"name": name}))
     spans = {task: (start, made.timeline.end[task]) for task, start in made.timeline.start.items()}
     found = {
         "problem": task_graph,

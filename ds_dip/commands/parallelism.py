@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ds_dip.commands import FILE, refusing
+from ds_dip.commands import DEVICE_FILE, FILE, MODEL_THERE, Command, refusing
 from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH, Gigabytes, searching
 from ds_dip.files import FileError, check_folder, read_json, read_object, write_json
 
@@ -24,10 +24,23 @@ _WIDTH = PLAIN_WIDTH + 60
 _OPTIMIZER = {"type": "AdamW", "params": {"lr": 1e-4}}
 
 
-@click.command("parallelism")
-@click.option("--model", "model_path", type=FILE, required=True, help="The model's description.")
+@click.command(
+    "parallelism",
+    cls=Command,
+    examples=[
+        (
+            "ds-dip parallelism --model model_configs/vlm_s.json --device profiling/devices/h800.json",
+            "--data-profile data.json --gpus 64 --gpus-per-node 8 --global-batch 256 --out chosen",
+        ),
+    ],
+)
+@click.option("--model", "model_path", type=MODEL_THERE, required=True, help="The model's description.")
 @click.option("--table", type=FILE, help="Latency table of the machine, from ds-dip profile.")
-@click.option("--device", type=FILE, help="The device's description: links, memory, and costs that no table has.")
+@click.option(
+    "--device",
+    type=DEVICE_FILE,
+    help="The device's description: links, memory, and costs that no table has.",
+)
 @click.option(
     "--data-profile", type=FILE, required=True, help="What ds-dip profile --data wrote, or a ds-dip/batch file."
 )

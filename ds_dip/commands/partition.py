@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ds_dip.commands import refusing
+from ds_dip.commands import MODEL, Command, refusing
 from ds_dip.commands._inputs import (
     COUNT,
     PATH,
@@ -31,8 +31,23 @@ if TYPE_CHECKING:
 _WHOLE = "whole"
 
 
-@click.command("partition")
-@click.option("--model", "model_path", type=PATH, required=True, help="The model's description.")
+@click.command(
+    "partition",
+    cls=Command,
+    examples=[
+        (
+            "ds-dip partition --model model_configs/quickstart.json --ranks 2 --table table.json --out partition.json",
+            "--dataset ds_dip.data.digits:Digits --dataset-options '{\"samples\": 57600}'",
+            "--deepspeed-config launch/quickstart_ds_config.json",
+        ),
+        (
+            "ds-dip partition --model model_configs/vlm_s.json --ranks 4 --device profiling/devices/h800.json",
+            "--memory-gb 80 --compute bfloat16 --batch-size 16 --microbatches 16",
+            "--data samples.jsonl --out partition.json",
+        ),
+    ],
+)
+@click.option("--model", "model_path", type=MODEL, required=True, help="The model's description.")
 @click.option("--ranks", type=COUNT, required=True, help="Pipeline ranks of a replica.")
 @workload_options
 @click.option("--tensor-parallel", type=COUNT, default=1, show_default=True, help="Devices that share a rank's layers.")

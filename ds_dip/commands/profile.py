@@ -11,18 +11,33 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import Seconds, refusing
+from ds_dip.commands import DEVICE, MODEL, Command, Seconds, Shipped, refusing
 from ds_dip.files import FileError, check_writable, write_atomic
+from ds_dip.shipped import find
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-#: A description, or a folder of transformers.
-_MODEL = click.Path(path_type=Path)
+_OUT = click.Path(path_type=Path, dir_okay=False)
+_FILE = Shipped(dir_okay=False)
 _COUNT = click.IntRange(1, 10**6)
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
-@click.command("profile")
-@click.option("--model", type=_MODEL, default=Path("model_configs/quickstart.json"), show_default=True,
+@click.command(
+    "profile",
+    cls=Command,
+    examples=[
+        (
+            "ds-dip profile --model model_configs/quickstart.json --config launch/quickstart_ds_config.json",
+            "--out table.json",
+        ),
+        "ds-dip profile --check --table table.json    # how good its predictions are",
+        (
+            "ds-dip profile --data --dataset ds_dip.data.digits:Digits",
+            "--dataset-options '{\"samples\": 5000}' --out data.json",
+        ),
+        "ds-dip profile --plot --table table.json --out latency.svg",
+    ],
+)
+@click.option("--model", type=MODEL, default=Path("model_configs/quickstart.json"), show_default=True,
               help="The model's description.")  # fmt: skip
 @click.option("--sweep", type=_FILE, help="Sizes to measure (default: profiling/sweeps/NAME of the model's file).")
 @click.option("--config", type=_FILE, help="DeepSpeed JSON: also measure what the engine adds to layers.")
@@ -32,10 +47,10 @@ _DTYPES = ("float32", "bfloat16", "float16")
 @click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Threads of each rank.")
 @click.option("--dtype", type=click.Choice([*_DTYPES, "all"]), default="float32", show_default=True,
               help="Data type; all writes a file for each that the device has.")  # fmt: skip
-@click.option("--device", type=_FILE, help="Compute the table from this device's data sheet; nothing is measured.")
+@click.option("--device", type=DEVICE, help="Compute the table from this device's data sheet; nothing is measured.")
 @click.option("--link", type=click.Choice(["node", "network"]), default="node", show_default=True,
               help="Link of --device.")  # fmt: skip
-@click.option("--out", type=_FILE, help="Where to write the table, the data's profile or the plot.")
+@click.option("--out", type=_OUT, help="Where to write the table, the data's profile or the plot.")
 @click.option("--fresh", is_flag=True, help="Start over, whatever OUT holds.")
 @click.option("--check", is_flag=True, help="Compare what --table predicts with layers, stages and iterations.")
 @click.option("--data", is_flag=True, help="Sample the dataset's metadata into histograms and a ds-dip/batch file.")
@@ -90,7 +105,7 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
 def _sweep(given: Mapping[str, Any]) -> Path:
     if not given["model"].exists():
         raise FileError(f"{given['model']}: there is no such model; give a model's description by --model")
-    path: Path = given["sweep"] or Path("profiling/sweeps") / given["model"].name
+    path: Path = given["sweep"] or find(Path("profiling/sweeps", given["model"].name))
     if not path.exists():
         raise FileError(f"{path}: there is no such sweep; give the sizes to measure by --sweep")
     return path
@@ -241,7 +256,7 @@ def _check(given: Mapping[str, Any]) -> None:
     table = read_table(path)
     for warning in filter(None, (table.mismatch(device_name(), given["threads"]), table.gap)):
         click.echo(f"warning: {warning}", err=True)
-    config = given["config"] or Path("launch/quickstart_ds_config.json")
+    config = given["config"] or find(Path("launch/quickstart_ds_config.json"))
     engine, company = _engine(given, config), _company(given)
     with _progress("starting") as heard:
         document = check(given["model"], path, given["batches"], given["rounds"], company, heard, engine)

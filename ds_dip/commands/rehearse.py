@@ -9,15 +9,28 @@ from typing import Any
 
 import click
 
-from ds_dip.commands._inputs import COUNT, PATH, PLAIN_WIDTH, workload_options
+from ds_dip.commands import MODEL, Command
+from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH, workload_options
+from ds_dip.commands._progress import waiting
 from ds_dip.commands._rehearsal import Prepared, deadline_option, prepared, rehearsal_options
 
 #: Parts that a batch's difference is the sum of, and what they are called on the screen.
 PARTS = ("plan", "stages", "between", "end")
 
 
-@click.command("rehearse")
-@click.option("--model", "model_path", type=PATH, required=True, help="The model's description.")
+@click.command(
+    "rehearse",
+    cls=Command,
+    examples=[
+        (
+            "ds-dip rehearse --model model_configs/vlm_s.json --ranks 4 --compute bfloat16",
+            "--batch-size 8 --microbatches 8",
+            "--dataset ds_dip.data.documents:PackedDocuments --dataset-options '{\"samples\": 4096}'",
+            "--device profiling/devices/h800.json --link network --rate flops=3.17e15",
+        ),
+    ],
+)
+@click.option("--model", "model_path", type=MODEL, required=True, help="The model's description.")
 @click.option("--ranks", type=click.IntRange(2, 64), required=True, help="Pipeline ranks, all on this machine.")
 @workload_options
 @rehearsal_options
@@ -44,12 +57,16 @@ def command(**given: Any) -> None:
         batches: list[dict[str, Any]] = []
         end: dict[str, Any] = {}
 
-        def heard(message: dict[str, Any]) -> None:
-            if "batch" in message:
-                batches.append(message["batch"])
-            end.update(message.get("end", {}))
+        with waiting("emulating", given["steps"]) as show:
 
-        run_ranks("ds_dip.rehearsal.worker", given["ranks"], 1, settings, given["deadline"], heard, variables=VARIABLES)
+            def heard(message: dict[str, Any]) -> None:
+                if "batch" in message:
+                    batches.append(message["batch"])
+                    show({"done": len(batches)})
+                end.update(message.get("end", {}))
+
+            ranks, deadline = given["ranks"], given["deadline"]
+            run_ranks("ds_dip.rehearsal.worker", ranks, 1, settings, deadline, heard, variables=VARIABLES)
         document = _document(run, given, batches, end)
     if given["as_json"]:
         click.echo(json.dumps(document, indent=1))

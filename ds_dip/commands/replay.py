@@ -7,8 +7,19 @@ from pathlib import Path
 
 import click
 
+from ds_dip.commands import Command
+from ds_dip.commands._progress import waiting
 
-@click.command("replay")
+
+@click.command(
+    "replay",
+    cls=Command,
+    examples=[
+        "ds-dip replay runs/quickstart",
+        "ds-dip replay runs/quickstart --step 99",
+        "ds-dip replay runs/quickstart --worst 10 --json",
+    ],
+)
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--step", type=click.IntRange(min=0), help="Show this step in all detail.")
 @click.option("--worst", type=click.IntRange(min=0), default=3, show_default=True, help="Steps furthest off to show.")
@@ -24,10 +35,15 @@ def command(folder: Path, step: int | None, worst: int, replica: int, as_json: b
     again opens the run's dataset.
     """
     from ds_dip.planner.recording import Recording
-    from ds_dip.reporting.replay import Replay, document, show
+    from ds_dip.reporting.replay import Replay, Replayed, document, show
 
     replay = Replay(Recording(folder, replica), step)
-    shown = [replay.again(parts) for parts in (replay.worst(worst) if step is None else replay.steps)]
+    again = replay.worst(worst) if step is None else replay.steps
+    shown: list[Replayed] = []
+    with waiting("planning again", len(again)) as heard:
+        for parts in again:
+            heard({"done": len(shown)})
+            shown.append(replay.again(parts))
     if as_json:
         click.echo(json.dumps(document(replay, shown)))
         return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ds_dip.commands import refusing
+from ds_dip.commands import Command, Shipped, refusing
 from ds_dip.files import check_folder, write_atomic, write_json
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ds_dip.reproduction.running import Watch
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
-_GIVEN = click.Path(path_type=Path, file_okay=False, exists=True)
+_GIVEN = Shipped(file_okay=False, exists=True)
 #: Folders of reports where nothing is said: one a paper, so that none takes another's place.
 _OUT = {"dip": "reproduction", "dflop": "reproduction-dflop"}
 #: Processes that are started where nothing is said.
@@ -30,7 +30,11 @@ _JOBS = min(2, os.cpu_count() or 1)
 _PARTS, _QUICK_PARTS, _PLOTS = "parts", "parts-quick", "plots"
 
 
-@click.command("reproduce")
+@click.command(
+    "reproduce",
+    cls=Command,
+    examples=["ds-dip reproduce dip --quick", "ds-dip reproduce dip --jobs 8 --out reproduction"],
+)
 @click.argument("paper", type=click.Choice(list(_OUT)))
 @click.option("--quick", is_flag=True, help="Fewer models, one small batch: about a minute of one core.")
 @click.option("--out", type=_FOLDER, show_default=", ".join(_OUT.values()),

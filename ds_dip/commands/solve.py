@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from contextlib import nullcontext
@@ -10,7 +11,7 @@ from typing import Any, Self
 
 import click
 
-from ds_dip.commands import MOST_WORKERS, Seconds
+from ds_dip.commands import MOST_WORKERS, Command, Seconds
 from ds_dip.files import FileError, check_writable
 from ds_dip.scheduling import Problem, Result, solve
 from ds_dip.scheduling.documents import read_plan, read_problem, write_plan
@@ -18,7 +19,19 @@ from ds_dip.scheduling.schedule import Schedule
 from ds_dip.scheduling.search import Stop
 
 
-@click.command("solve")
+@click.command(
+    "solve",
+    cls=Command,
+    examples=[
+        "ds-dip solve problem.json --out plan.json",
+        "ds-dip solve problem.json --budget 10 --workers 2 --out plan.json",
+        (
+            "ds-dip solve problem.json --evaluations 100000 --seed 3",
+            "--out plan.json    # the same answer every time",
+        ),
+        "ds-dip solve problem.json --exact --out plan.json    # then prove it",
+    ],
+)
 @click.argument("problem", type=click.Path(path_type=Path))
 @click.option("--budget", type=Seconds(), help="Seconds to search (default 1).")
 @click.option(
@@ -32,6 +45,7 @@ from ds_dip.scheduling.search import Stop
 @click.option("--exact", is_flag=True, help="Prove a small problem optimal by CP-SAT (needs ds-dip[exact]).")
 @click.option("--warm-start", type=click.Path(path_type=Path), help="A plan of this problem to begin with.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Where to write the plan.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan's figures and the baselines as JSON.")
 def command(
     problem: Path,
     budget: float | None,
@@ -42,6 +56,7 @@ def command(
     exact: bool,
     warm_start: Path | None,
     out: Path,
+    as_json: bool,
 ) -> None:
     """Search a schedule for PROBLEM and write it as a plan, with a bound on how good it is.
 
@@ -77,7 +92,10 @@ def command(
         if exact and result.schedule is not None and not interrupt.came:
             result = _prove(task_graph, result, budget if budget is not None else 60.0, workers)
     write_plan(out, result.plan(digest))
-    _report(result, out)
+    if as_json:
+        click.echo(json.dumps(_figures(result, out)))
+    else:
+        _report(result, out)
     if result.status == "infeasible":
         sys.exit(1)
     if interrupt.came:
@@ -136,6 +154,17 @@ def _display() -> Any:
             )
 
     return Display()
+
+
+def _figures(result: Result, out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {"status": result.status, "plan": str(out)}
+    if result.status == "infeasible":
+        return {**found, "reason": result.reason, "sufficient_capacity": list(result.sufficient_capacity or ())}
+    return {
+        **found, "makespan": result.makespan, "lower_bound": result.lower_bound, "bound": result.bound_name,
+        "gap": result.gap, "evaluations": result.evaluations, "seconds": result.seconds,
+        "baselines": dict(result.baselines),
+    }  # fmt: skip
 
 
 def _report(result: Result, out: Path) -> None:

@@ -141,7 +141,7 @@ def _dip(name: str, *, search: bool, memory: bool) -> Callable[[Setting], Iterat
             return problem, _searched(setting, problem) if search else interleave(problem)
 
         if memory and setting.strategies == KEEP:
-            raise BaselineError("memory is not limited, so no stage computes anything again")
+            raise BaselineError("memory is not limited, or no strategies are given: no stage computes anything again")
         own = setting.partition
         yield Way(name, describe(own), own, order, setting.strategies if memory else KEEP)
 
@@ -170,7 +170,7 @@ SCHEDULES: Mapping[str, tuple[str, Callable[[Setting], Iterator[Way]]]] = {
     "1f1b": ("a forward and a backward in turn", _contiguous(one_f_one_b, "1f1b")),
     "zb-h1": ("1F1B whose weight gradients come later", _zero_bubble),
     "interleaved": ("1F1B over several chunks a rank, at the best v", _interleaved),
-    "static": ("one order for all batches, found for mean stages", _contiguous(static_plan, "static")),
+    "static": ("an order found for stages of mean length, run with the real ones", _contiguous(static_plan, "static")),
     "coarse-optimus": ("all encoder work before the backbone's 1F1B", _optimus),
     "dip-greedy": ("DIP's interleaving, not searched", _dip("dip-greedy", search=False, memory=False)),
     "dip": ("DIP's interleaving, searched; everything is kept", _dip("dip", search=True, memory=False)),

@@ -106,6 +106,7 @@ def emulated_timeline(
         stages=tuple(
             tuple(StageTime(t.stage, t.start / dilation, t.end / dilation) for t in rank) for rank in plan.stages
         ),
+        iteration=plan.iteration / dilation,
     )
     seconds: dict[str, Any] = {name: getattr(measured, name) / dilation for name in ("waited", "executed", "iteration")}
     stages = tuple(

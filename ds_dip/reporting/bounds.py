@@ -18,8 +18,8 @@ def bounds(timeline: StepTimeline) -> Iterator[tuple[str, float, float, float]]:
     yield "step", timeline.step, 0, math.inf
     yield "ranks", timeline.ranks, 1, MOST_RANKS
     last = timeline.ranks - 1
-    for name, seconds in (("waited_s", timeline.waited_s), ("iteration_s", timeline.iteration_s)):
-        yield name, seconds or 0.0, 0.0, MOST_SECONDS
+    for name in ("waited_s", "iteration_s", "planned_iteration_s"):
+        yield name, getattr(timeline, name) or 0.0, 0.0, MOST_SECONDS
     if timeline.loading_s is not None:
         yield "length of loading_s", len(timeline.loading_s), timeline.ranks, timeline.ranks
         for rank, own in enumerate(timeline.loading_s):
@@ -32,6 +32,7 @@ def bounds(timeline: StepTimeline) -> Iterator[tuple[str, float, float, float]]:
             yield f"{where}.rank", stage.rank, 0, last
             for name in ("chunk", "microbatch", "sub"):
                 yield f"{where}.{name}", getattr(stage, name), 0, math.inf
+            yield f"{where}.tokens", stage.tokens or 0, 0, math.inf
             # Clocks of other machines are set once, so a stage may seem to start before its batch.
             yield f"{where}.start_s", stage.start_s, -MOST_SECONDS, MOST_SECONDS
             yield f"{where}.end_s", stage.end_s, stage.start_s, MOST_SECONDS

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,11 +16,15 @@ from typing_extensions import Self
 from ds_dip.costs.roofline import Rates, Roofline
 from ds_dip.planning import build_problem
 from ds_dip.programs import strategies_of
+from ds_dip.reporting.live import LiveWriter, RankMemory
+from ds_dip.reporting.picture import panels, pixels
 from ds_dip.reporting.summary import StepRecord, Summary, summarise, table, write_summary
 from ds_dip.reporting.timeline import step_timeline, write_timeline
 
 if TYPE_CHECKING:
+    from ds_dip.planner import StepPlan
     from ds_dip.runtime import DIPEngine
+    from ds_dip.runtime.measure import Measured
 
 #: Rates on the screen are means over this many batches.
 _WINDOW = 20
@@ -32,7 +36,8 @@ class RunReport:
     """The report of one run; every rank makes it, the first one shows and writes.
 
     ``run`` is the run's folder, where a recording goes too, and ``steps`` how many batches it trains on. Call
-    ``batch`` after every ``train_batch()`` and ``end`` once; as a context manager it leaves the terminal in order.
+    ``batch`` after every ``train_batch()`` and ``end`` once; as a context manager it leaves the terminal in order, and
+    ``live.json``, which ``ds-dip watch`` shows, says how the run ended.
     """
 
     def __init__(self, engine: DIPEngine, run: str | Path, steps: int, console: Console | None = None) -> None:
@@ -56,14 +61,24 @@ class RunReport:
             disable=not (self._shows and self._console.is_terminal),
         )
         self._task = self._progress.add_task("", total=steps)
+        self._live = LiveWriter(self._run, steps, self._warn) if self._shows else None
+        self._ended = False
 
     def __enter__(self) -> Self:
         self._progress.start()
         self._began = self._last = time.monotonic()
+        if self._live is not None:
+            self._live.begin()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._progress.stop()
+        if self._live is not None and not self._ended:
+            statistics = self._engine.plans.statistics()
+            if error is None:
+                self._live.write(statistics, "stopped" if len(self._records) < self._steps else "ended")
+            else:
+                self._live.write(statistics, "failed", f"{type(error).__name__}: {error}")
 
     def batch(self, loss: float) -> None:
         """Take in the batch that the engine has just trained on."""
@@ -87,8 +102,11 @@ class RunReport:
         self._records.append(record)
         self._recent.append(record)
         self._show()
+        if self._live is not None and self._live.step(record, plan, self._memory(plan, measured)):
+            self._live.write(self._engine.plans.statistics())
         trace = self._engine.dip.trace
         done = len(self._records)
+        self._tensorboard(plan, measured, trace.picture, done)
         if trace.every and (done % trace.every == 0 or done == self._steps):
             self._write_timeline(trace.directory or self._run, trace.keep)
             self._drawn = done
@@ -102,9 +120,11 @@ class RunReport:
         if trace.every and self._records and self._drawn < len(self._records):
             # The run was stopped: this was its last step.
             self._write_timeline(trace.directory or self._run, trace.keep)
-        summary = summarise(
-            self._records, self._engine.plans.statistics(), accuracy=accuracy, seconds=time.monotonic() - self._began
-        )
+        statistics = self._engine.plans.statistics()
+        if self._live is not None:
+            self._live.write(statistics, "stopped" if len(self._records) < self._steps else "ended")
+            self._ended = True
+        summary = summarise(self._records, statistics, accuracy=accuracy, seconds=time.monotonic() - self._began)
         summary = replace(summary, left_out=len(self._engine.omissions.faults))
         path = self._run / "summary.json"
         write_summary(path, summary)
@@ -125,6 +145,27 @@ class RunReport:
         self._progress.update(self._task, advance=1, description=text)
         if not self._console.is_terminal and (done == 1 or done % max(1, self._steps // _LINES) == 0):
             self._console.print(f"{done}/{self._steps}  {text}", soft_wrap=True)
+
+    def _warn(self, sentence: str) -> None:
+        self._console.print(f"warning: {sentence}", soft_wrap=True, highlight=False)
+
+    def _memory(self, plan: StepPlan, measured: Measured) -> list[RankMemory]:
+        limits = self._engine.dip.capacity(len(plan.programs))
+        counted = measured.peak_memory or (None,) * len(limits)
+        rows = zip(plan.peak_memory, counted, limits, strict=True)
+        return [RankMemory(rank, float(predicted), own, limit) for rank, (predicted, own, limit) in enumerate(rows)]
+
+    def _tensorboard(self, plan: StepPlan, measured: Measured, every: int, done: int) -> None:
+        """What DeepSpeed's monitor has no call for: a fallback's reason, and pictures of timelines."""
+        writer: Any = getattr(self._engine.monitor.tb_monitor, "summary_writer", None)
+        if writer is None:
+            return
+        samples = self._engine.global_samples
+        if plan.kind == "fallback":
+            writer.add_text("DIP/fallback", f"step {plan.step}: {plan.reason}", samples)
+        if every and (done % every == 0 or done == self._steps):
+            picture = pixels(panels(step_timeline(plan, measured)))
+            writer.add_image("DIP/timeline", picture, samples, dataformats="HWC")
 
     def _write_timeline(self, folder: str | Path, keep: int) -> None:
         engine = self._engine

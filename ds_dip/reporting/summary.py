@@ -37,6 +37,11 @@ class StepRecord:
     bubble: float
     stall_s: float = 0.0
 
+    @property
+    def error(self) -> float:
+        """Prediction over measurement, less 1; 0 where nothing was measured."""
+        return self.predicted_s / self.measured_s - 1.0 if self.measured_s > 0 else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:

@@ -39,7 +39,7 @@ _STRICT = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
 
 @dataclass(frozen=True, slots=True)
 class StageInterval:
-    """A stage on its rank, in seconds from the batch's start."""
+    """A stage on its rank, in seconds from the batch's start; ``tokens`` are those it computes, where known."""
 
     __pydantic_config__ = _STRICT
 
@@ -51,6 +51,7 @@ class StageInterval:
     sub: int
     start_s: float
     end_s: float
+    tokens: int | None = None
 
     @property
     def stage(self) -> Stage:
@@ -106,7 +107,8 @@ class StepTimeline:
     """One batch: ``kind`` is ``planned`` or ``fallback`` (with its ``reason``), ``schedule`` how the order was found.
 
     ``waited_s`` is the slowest rank's wait for its plan and ``iteration_s`` the whole batch, both
-    measured, or None where nothing was. ``loading_s`` is each rank's wait for samples, between its stages.
+    measured, or None where nothing was. ``loading_s`` is each rank's wait for samples, between its stages;
+    ``planned_iteration_s`` is what the plan predicted for the whole batch.
     """
 
     __pydantic_config__ = _STRICT
@@ -120,6 +122,7 @@ class StepTimeline:
     measured: Track | None = None
     waited_s: float | None = None
     iteration_s: float | None = None
+    planned_iteration_s: float | None = None
     loading_s: tuple[float, ...] | None = None
     clock: str = CLOCK
 
@@ -146,14 +149,14 @@ def step_timeline(
     shift = 0.0
     if measured is not None:
         stages = tuple(
-            _interval(rank, interval.stage, interval.start, interval.end)
+            _interval(rank, interval.stage, interval.start, interval.end, plan)
             for rank, intervals in enumerate(measured.stages)
             for interval in intervals
         )
         shift = min((stage.start_s for stage in stages), default=0.0)
         real = Track(stages, _transfers(plan, stages, {}, compute))
     planned = tuple(
-        _interval(program.rank, time.stage, time.start + shift, time.end + shift)
+        _interval(program.rank, time.stage, time.start + shift, time.end + shift, plan)
         for program, times in zip(plan.programs, plan.stages, strict=True)
         for time in times
     )
@@ -171,6 +174,7 @@ def step_timeline(
         measured=real,
         waited_s=None if measured is None else measured.waited,
         iteration_s=None if measured is None else measured.iteration,
+        planned_iteration_s=plan.iteration,
         loading_s=None if measured is None or not measured.loading else measured.loading,
     )
 
@@ -221,6 +225,11 @@ def timelines(run: str | Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def listed(steps: Sequence[int]) -> str:
+    """Steps in words, short."""
+    return ", ".join(map(str, steps)) if len(steps) <= 8 else f"{steps[0]} to {steps[-1]} ({len(steps)} of them)"
+
+
 def timeline_of(run: str | Path, step: int) -> StepTimeline:
     """The timeline of one of the steps of ``timelines``; raises FileError for a file that is none."""
     path = timelines(run)[step]
@@ -238,10 +247,10 @@ def timeline_of(run: str | Path, step: int) -> StepTimeline:
     return step_timeline(found.plan, found, problem, model=model, partition=partition, compute=compute)
 
 
-def _interval(rank: int, stage: Stage, start: float, end: float) -> StageInterval:
-    return StageInterval(
-        rank, stage.kind, stage.module, stage.chunk, stage.microbatch, stage.sub, float(start), float(end)
-    )
+def _interval(rank: int, stage: Stage, start: float, end: float, plan: StepPlan) -> StageInterval:
+    sizes = plan.batch.microbatches[stage.microbatch].sub_sizes(stage.module, stage.sub)
+    identity = (stage.kind, stage.module, stage.chunk, stage.microbatch, stage.sub)
+    return StageInterval(rank, *identity, float(start), float(end), sizes.dimension("tokens"))
 
 
 def _transfers(

@@ -155,8 +155,8 @@ class DIPEngine(Checkpoints, ReducingEngine):
         if self.recorder is not None:
             self.recorder.add(self.plan, self.measured)
         if self.global_rank == 0 and self.monitor.enabled:
-            statistics, model = self.plans.statistics(), self.module.model
-            self.monitor.write_events(scalars(self.plan, self.measured, statistics, self.global_samples, model))
+            about = self.plans.statistics(), self.global_samples, self.module.model, self.train_batch_size()
+            self.monitor.write_events(scalars(self.plan, self.measured, *about))
         return loss
 
     def ask_to_stop(self, reason: int = signal.SIGTERM) -> None:

@@ -22,7 +22,7 @@ from ds_dip.data.conversations.headers import Facts, Limits, MediaError, Unreada
 from ds_dip.data.conversations.index import Maker, Progress, Rows, open_rows
 from ds_dip.data.conversations.measuring import Reader
 from ds_dip.data.conversations.places import Places
-from ds_dip.data.conversations.processor import Processor, processor_of, without_content
+from ds_dip.data.conversations.processor import Processor, fingerprint_of, processor_of, without_content
 from ds_dip.data.conversations.records import Place
 from ds_dip.data.conversations.settings import Settings, read_settings
 from ds_dip.data.conversations.sources import source_of, where
@@ -69,7 +69,7 @@ class Conversations:
         settings = self.settings
         folder = Path(settings.index) if settings.index is not None else _folder(self._files)
         described = {
-            "processor": self.processor.fingerprint,
+            "processor": fingerprint_of(settings.processor),
             "options": settings.model_dump(
                 mode="json", exclude={"files", "processor", "problems", "index", "check_media", "workers", "ahead"}
             ),
@@ -77,7 +77,7 @@ class Conversations:
         }
         maker = Maker(
             self._reader,
-            self.processor,
+            lambda: self.processor,
             hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest(),
             decoded=settings.verify == "decode",
             check_media=settings.check_media,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +14,7 @@ import numpy as np
 from ds_dip.data.conversations.conversation import Conversation
 from ds_dip.data.conversations.headers import Facts
 from ds_dip.data.conversations.settings import FrameSettings, ProcessorSettings
+from ds_dip.files import FileError
 from ds_dip.models.kinds import IGNORED
 
 
@@ -25,11 +29,6 @@ class Measured:
 
 class Processor(Protocol):
     """Makes fields of conversations. What it counts without decoding is what it makes."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Says all that counts depend on: counts made under another one are made anew."""
-        ...
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -94,6 +93,40 @@ def picked(makers: Mapping[str, Callable[[], list[np.ndarray]]], fields: Sequenc
         if name not in makers:
             raise ValueError(f"field {name!r} was asked for, and conversations have {', '.join(makers)}")
     return {name: makers[name]() for name in fields}
+
+
+#: Files of a folder that counts may depend on.
+_DECIDING = ("*.json", "*.jinja", "*.txt", "*.model")
+#: Raised where what is counted changes with this code.
+_COUNTING = 2
+
+
+def fingerprint_of(settings: ProcessorSettings) -> str:
+    """A hash of all that counts depend on: counts made under another one are made anew.
+
+    Of files alone, without the processor: a process that finds a fresh index needs none to plan. Raises FileError.
+    """
+    digest = hashlib.sha256(f"{_COUNTING} {settings.model_dump_json()}".encode())
+    paths = [Path(settings.model)] if settings.model is not None else []
+    for folder in filter(None, (settings.pretrained, settings.tokenizer)):
+        found = {path for pattern in _DECIDING for path in Path(folder).glob(pattern)}
+        paths += sorted(path for path in found if not path.name.endswith(".index.json"))
+    if settings.pretrained is not None or settings.tokenizer is not None:
+        digest.update(_installed("transformers").encode())
+    for path in paths:
+        try:
+            digest.update(path.name.encode() + path.read_bytes())
+        except OSError as error:
+            raise FileError(f"{path}: cannot be read ({error.strerror}); give a model's file or folder") from error
+    return digest.hexdigest()
+
+
+def _installed(name: str) -> str:
+    """A package's version, without importing it."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 def processor_of(settings: ProcessorSettings) -> Processor:
