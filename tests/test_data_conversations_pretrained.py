@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +227,24 @@ def capped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 
     folder = qwen_video_folder(tmp_path_factory.mktemp("capped"), cap_pixels_per_frame=True, patch_size=4)
     return PretrainedProcessor(folder)._family, Qwen2VLVideoProcessor.from_pretrained(folder)
+
+
+def test_a_process_that_finds_an_index_needs_no_processor(tmp_path: Path, folders: dict[str, str]) -> None:
+    picture(tmp_path / "a.png")
+    file = str(lines(tmp_path / "a.jsonl", [asked(images=["a.png"])]))
+    made = opened(tmp_path, file, folders["qwen2_5_vl"])
+    options = {"files": file, "index": str(tmp_path / "index"),
+               "processor": {"pretrained": folders["qwen2_5_vl"], "frames": {"rate": 0.5}}}  # fmt: skip
+    code = (
+        "import json, sys; from ds_dip.data.conversations import Conversations; "
+        "d = Conversations(**json.loads(sys.argv[1])); print(d.metadata(0).modules['vision'], d.digest); "
+        "assert not {'transformers', 'torch', 'PIL'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(options)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [*str(made.metadata(0).modules["vision"]).split(), made.digest]
 
 
 def test_frames_that_are_set_come_before_the_folders(tmp_path: Path) -> None:

@@ -104,9 +104,14 @@ _COUNTING = 2
 def fingerprint_of(settings: ProcessorSettings) -> str:
     """A hash of all that counts depend on: counts made under another one are made anew.
 
-    Of files alone, without the processor: a process that finds a fresh index needs none to plan. Raises FileError.
+    Of files alone, without the processor: a process that finds a fresh index needs none to plan. Raises ValueError for
+    settings that name none, FileError for files that cannot be read.
     """
-    digest = hashlib.sha256(f"{_COUNTING} {settings.model_dump_json()}".encode())
+    if (settings.pretrained is None) == (settings.model is None):
+        raise ValueError("give a processor either pretrained, a folder of transformers, or model, a ds-dip/model file")
+    # Folders and files count by what is in them, wherever they are.
+    rest = settings.model_dump_json(exclude={"pretrained", "model", "tokenizer"})
+    digest = hashlib.sha256(f"{_COUNTING} {settings.pretrained is None} {settings.tokenizer is None} {rest}".encode())
     paths = [Path(settings.model)] if settings.model is not None else []
     for folder in filter(None, (settings.pretrained, settings.tokenizer)):
         found = {path for pattern in _DECIDING for path in Path(folder).glob(pattern)}
@@ -130,9 +135,7 @@ def _installed(name: str) -> str:
 
 
 def processor_of(settings: ProcessorSettings) -> Processor:
-    """The processor; ValueError, one sentence, where it cannot be made."""
-    if (settings.pretrained is None) == (settings.model is None):
-        raise ValueError("give a processor either pretrained, a folder of transformers, or model, a ds-dip/model file")
+    """The processor of settings that ``fingerprint_of`` takes; ValueError, one sentence, where it cannot be made."""
     frames = Frames.by(settings.frames)
     if settings.pretrained is not None:
         from ds_dip.data.conversations.pretrained import PretrainedProcessor
