@@ -8,18 +8,17 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import FILE, Seconds, refusing
+from ds_dip.commands import FILE, MODEL_FILE, Command, Seconds, refusing
 from ds_dip.commands._inputs import COUNT
 from ds_dip.commands._measured import console_of, deliver, quartiles
+from ds_dip.commands._progress import waiting
 
-_ROOT = Path(__file__).resolve().parents[2]
 
-
-@click.command("data")
-@click.option("--model", type=FILE, default=_ROOT / "model_configs" / "quickstart.json", help="The model's JSON.")
-@click.option(
-    "--config", type=FILE, default=_ROOT / "launch" / "quickstart_ds_config.json", help="The run's DeepSpeed JSON."
-)
+@click.command("data", cls=Command, examples=["ds-dip bench data", "ds-dip bench data --side 640 --workers 4 --json"])
+@click.option("--model", type=MODEL_FILE, default=Path("model_configs/quickstart.json"), show_default=True,
+              help="A model of images and text.")  # fmt: skip
+@click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
+              help="The DeepSpeed JSON.")  # fmt: skip
 @click.option("--samples", type=COUNT, default=4000, show_default=True, help="Records to index, about a picture each.")
 @click.option(
     "--side", type=click.IntRange(8, 4096), default=224, show_default=True, help="Pixels of a picture's side."
@@ -43,7 +42,7 @@ def command(**given: Any) -> None:
     from ds_dip.ranks import result_of
 
     processor = {"model": str(given["model"].resolve())}
-    with tempfile.TemporaryDirectory() as folder, refusing():
+    with tempfile.TemporaryDirectory() as folder, refusing(), waiting("measuring") as heard:
         (cold := Path(folder, "cold")).mkdir()
         index = indexing.measure(*indexing.make_media(cold, given["samples"], given["side"]), processor, cold)
         (trained := Path(folder, "trained")).mkdir()
@@ -56,7 +55,7 @@ def command(**given: Any) -> None:
             "blocks": given["blocks"],
             "iterations": given["iterations"],
         }
-        document = result_of("ds_dip.benchmarks.loading", given["ranks"], settings, given["deadline"])
+        document = result_of("ds_dip.benchmarks.loading", given["ranks"], settings, given["deadline"], heard)
     document |= {"side": given["side"], "index": index}
     deliver(document, given["as_json"], _show)
 
