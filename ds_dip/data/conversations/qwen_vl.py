@@ -12,7 +12,7 @@ import numpy as np
 
 from ds_dip.data.conversations import decode
 from ds_dip.data.conversations.conversation import Kind, Media
-from ds_dip.data.conversations.families import Makers, Place, image_processor_of, stored
+from ds_dip.data.conversations.families import Makers, Place, image_processor_of, stored, token_of
 from ds_dip.data.conversations.headers import Facts
 from ds_dip.data.conversations.processor import Frames
 
@@ -66,7 +66,7 @@ class QwenVL:
         self._config = config
         self._patch, self._steps = self._image.patch_size, self._image.temporal_patch_size
         self._merge = self._image.merge_size
-        self._tokens = (config["image_token_id"], config["video_token_id"])
+        self._tokens = (token_of(config, "image"), token_of(config, "video"))
         names = tokenizer.convert_ids_to_tokens(list(self._tokens))
         self.marks: Mapping[Kind, str] = {"image": names[0], "video": names[1]}
         video = stored(folder, "video_preprocessor_config.json")
@@ -77,7 +77,7 @@ class QwenVL:
         # What all frames of a video may have in pixels; without the switch the library has no such bound either.
         tokens = video.get("max_video_tokens", _VIDEO_TOKENS) if video.get("cap_pixels_per_frame") else None
         self._all_pixels = None if tokens is None else int(tokens * (self._patch * self._merge) ** 2 * _SHARE)
-        self._per_second = vision.get("tokens_per_second", 2)
+        self._per_second = vision["tokens_per_second"]
         self._place = lru_cache(maxsize=65536)(self._placed)
 
     def place(self, facts: Facts, *, several: bool) -> Place:
