@@ -125,7 +125,7 @@ class Pictures:
         from PIL import Image
 
         try:
-            picture = Image.fromarray(decode.image(media))
+            picture = Image.fromarray(decode.image(media, facts_of(media)))
         except MediaError as error:
             raise FileError(f"{media.path} cannot be read ({first_line(error)})") from error
         wide, tall = grid[1] * self._pixels, grid[0] * self._pixels

@@ -70,7 +70,7 @@ class InternVL:
         from PIL import Image
 
         if medium.kind == "image":
-            pictures, cropped = decode.image(medium)[None], True
+            pictures, cropped = decode.image(medium, facts)[None], True
         else:
             pictures, cropped = decode.video(medium, self.frames.of(facts), facts), False
         images = [Image.fromarray(picture) for picture in pictures]

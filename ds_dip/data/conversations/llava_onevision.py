@@ -93,7 +93,7 @@ class LlavaOnevision:
         from PIL import Image
 
         if medium.kind == "image":
-            image = Image.fromarray(decode.image(medium))
+            image = Image.fromarray(decode.image(medium, facts))
             # Two images, of which the first one counts, have the library make one tile of each.
             return self._cut(self._tiles([image, image] if several else [image])[0])
         frames = decode.video(medium, self.frames.of(facts), facts)
