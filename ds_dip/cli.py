@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import traceback
@@ -93,7 +94,8 @@ def _usage(error: click.UsageError) -> click.ClickException:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error
     where = error.ctx.command_path if error.ctx is not None else "ds-dip"
-    return _Refusal(f"{' '.join(error.format_message().split())} See {where} --help.")
+    sentence = " ".join(error.format_message().split())
+    return _Refusal(f"{sentence}{'' if sentence.endswith(('.', '?', '!')) else '.'} See {where} --help.")
 
 
 def _sentence(error: Exception) -> str | None:
@@ -140,6 +142,9 @@ def _end(number: int, _: object) -> NoReturn:
 
 def main() -> None:
     """Run ``ds-dip``."""
+    for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show, a curve or a name, ends no command
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     # As Ctrl-C does: processes that were started end, and drafts go.
     signal.signal(signal.SIGTERM, _end)
     cli(prog_name="ds-dip")

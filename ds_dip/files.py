@@ -168,7 +168,8 @@ def parse_object(text: str, where: str, what: str) -> dict[str, Any]:
     except ValueError as error:
         raise FileError(f"{where}: is not JSON ({error}); expected {what}") from error
     if not isinstance(document, dict):
-        raise FileError(f"{where}: holds a {type(document).__name__}, expected a JSON object; give {what}")
+        kind = "null" if document is None else f"a {type(document).__name__}"
+        raise FileError(f"{where}: holds {kind}, expected a JSON object; give {what}")
     return document
 
 

@@ -1,5 +1,6 @@
 """The command line: lazy, and plain about its errors."""
 
+import os
 import re
 import subprocess
 import sys
@@ -140,6 +141,7 @@ def test_debug_adds_the_trace_to_the_sentence(where: str, monkeypatch: pytest.Mo
     [
         (["solve", "problem.json"], "ds-dip: Missing option '--out'. See ds-dip solve --help.\n"),
         (["solve", "--ou", "x"], "ds-dip: No such option '--ou'. (Did you mean"),
+        (["explain"], "or else a --model with its data. See ds-dip explain --help.\n"),
         (["--jsn"], "ds-dip: No such option '--jsn'."),
         (["checkpoint", "sow"], "ds-dip: No such command 'sow'."),
         (["bench", "schedule", "--part", "fast"], "ds-dip: Invalid value for '--part'"),
@@ -168,6 +170,22 @@ def test_sigterm_ends_a_command_in_order_with_its_status(tmp_path: Path) -> None
     )
     done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (143, "tidied\n", "")
+
+
+def test_what_a_stream_cannot_encode_ends_no_command() -> None:
+    code = (
+        "import sys, click, ds_dip.cli\n"
+        "from ds_dip.cli import CommandLine\n"
+        "CommandLine.get_command = lambda *_: click.command()(lambda: click.echo('bars \\u2581, a name \\udcff'))\n"
+        "sys.argv = ['ds-dip', 'show']; ds_dip.cli.main()\n"
+    )
+    for encoding in ("ascii", "utf-8"):
+        done = subprocess.run(
+            [sys.executable, "-c", code], timeout=60, capture_output=True, check=False,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout.startswith(b"bars ")
 
 
 def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> "click.testing.Result":

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from ds_dip.cli import cli
 from ds_dip.explaining.words import MARKS
 from ds_dip.reporting.timeline import step_timeline, write_timeline
-from ds_dip.scheduling.documents import read_plan, write_problem
+from ds_dip.scheduling.documents import problem_document, read_plan, write_problem
 from ds_dip.scheduling.instances import multimodal, uniform
 from tests.partition_cases import CONFIGS
 from tests.recording_cases import PLANNER, record, scaled
@@ -138,6 +138,8 @@ def test_memory_of_a_model_is_changed_where_it_is_limited() -> None:
         (["PLAN"], "is a file: give the --problem of the plan, or a run's folder"),
         (["PLAN", "--problem", "PROBLEM", "--step", "3"], "--step and --planned are of a run"),
         (["PLAN", "--problem", "PROBLEM", "--what-if", "laps"], "--what-if laps: here it is memory, links, balance"),
+        (["PLAN", "--problem", "PROBLEM", "--memory-gb", "8"], "--memory-gb goes with --model"),
+        (["--model", "quickstart", "--step", "3"], "--problem, --step and --planned go with a plan or a run"),
         (["PLAN", "--problem", "OTHER"], "is a plan of another problem than"),
         (["--model", str(CONFIGS / "quickstart.json")], "give the model's --partition, or how many --ranks there are"),
     ],
@@ -157,14 +159,38 @@ def test_a_plan_that_does_not_hold_is_refused(plan: tuple[Path, Path], tmp_path:
     document = json.loads(plan[1].read_text())
     document["tasks"][0]["start"] += 1.0
     (tmp_path / "plan.json").write_text(json.dumps(document))
-    result = run("explain", tmp_path / "plan.json", "--problem", plan[0])
-    assert result.exit_code == 2
-    assert "does not hold (task" in result.output
+    for command in ("explain", "trace"):
+        result = run(command, tmp_path / "plan.json", "--problem", plan[0])
+        assert result.exit_code == 2
+        assert "does not hold (task" in result.output
     document["status"] = "infeasible"
     document |= {"tasks": [], "reason": "too little memory"}
     (tmp_path / "plan.json").write_text(json.dumps(document))
-    result = run("explain", tmp_path / "plan.json", "--problem", plan[0])
-    assert "says that no schedule fits (too little memory)" in result.output
+    for command in (["explain"], ["trace"], ["trace", "--format", "csv"]):
+        result = run(*command, tmp_path / "plan.json", "--problem", plan[0])
+        assert result.exit_code == 2
+        assert "says that no schedule fits (too little memory)" in result.output
+    result = run("solve", plan[0], "--warm-start", tmp_path / "plan.json", "--out", tmp_path / "new.json")
+    assert result.exit_code == 2
+    assert "says that no schedule fits, so there is none to begin with" in result.output
+    assert not (tmp_path / "new.json").exists()
+
+
+@pytest.mark.parametrize("layout", [None, 2])
+@pytest.mark.parametrize("command", [["report"], ["trace"], ["trace", "--format", "csv"]])
+def test_nothing_that_is_read_is_replaced(command: list[str], layout: int | None, tmp_path: Path) -> None:
+    """However a file is laid out: people write problems by hand."""
+    problem, made, other = (tmp_path / f"{name}.json" for name in ("problem", "plan", "other"))
+    problem.write_text("\n" * (layout or 0) + json.dumps(problem_document(uniform(2, 1, 2)), indent=layout))
+    assert run("solve", problem, "--evaluations", 5, "--out", made).exit_code == 0
+    made.write_text(json.dumps(json.loads(made.read_text()), indent=layout))
+    other.write_bytes(problem.read_bytes())
+    for out in (problem, made, other):
+        before = out.read_bytes()
+        result = run(*command, made, "--problem", problem, "--out", out)
+        assert result.exit_code == 2, result.output
+        assert "would be replaced; name another file" in result.output or "would replace" in result.output
+        assert out.read_bytes() == before
 
 
 def test_an_order_goes_out_as_csv_and_comes_back_as_a_plan(tmp_path: Path) -> None:
@@ -214,8 +240,9 @@ def test_a_plan_as_a_trace_has_tasks_arrows_memory_and_bubbles(plan: tuple[Path,
     ("arguments", "sentence"),
     [
         (["PLAN", "--format", "csv"], "--format csv is of a plan: give its --problem"),
+        (["PLAN"], "is a file: give the --problem of the plan, or a run's folder"),
         (["PLAN", "--problem", "PROBLEM", "--step", "1"], "--step is of a run, and --problem of a plan"),
-        (["PLAN", "--problem", "PROBLEM", "--out", "PLAN"], "is a file of ds_dip's, which would be replaced"),
+        (["PLAN", "--problem", "PROBLEM", "--out", "PLAN"], "is read as well and would be replaced"),
         (
             ["PLAN", "--problem", "PROBLEM", "--format", "csv"],
             "is in sub-microbatches, and torch's schedule CSV has none",

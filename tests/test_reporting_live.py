@@ -209,6 +209,21 @@ def test_figures_are_means_of_the_newest_steps() -> None:
     assert set(figures(live(recent=())).values()) == {None}
 
 
+def test_a_slow_step_counts_as_long_as_it_took_in_what_is_shown_too() -> None:
+    slow = record(0, seconds=7.5, measured_s=7.6, stall_s=4.0)
+    given = live(recent=(slow, record(1)))
+    assert figures(given)["samples_per_s"] == pytest.approx(2.0)
+    lines = {line.split()[0]: line.split() for line in shown(given, "training").splitlines() if line.strip()}
+    assert lines["samples/s"][1:3] == ["2.0", "16.0"]
+    assert lines["stall"][1:3] == ["50.00%", "0.00%"]
+
+
+def test_figures_without_measure_are_shown() -> None:
+    huge = record(0, predicted_s=1e308, stall_s=1e308)
+    text = shown(live(recent=(huge, record(1)), memory=(RankMemory(0, 1e308),)), "training")
+    assert "rank 0" in text
+
+
 def test_all_of_it_is_shown() -> None:
     text = shown(
         live(

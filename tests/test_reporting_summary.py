@@ -50,6 +50,12 @@ def test_losses_at_both_ends_are_means_over_several_steps() -> None:
     assert summary.losses == tuple(map(float, range(100)))
 
 
+@pytest.mark.parametrize(("steps", "ends"), [(1, (0.0, 0.0)), (6, (1.0, 4.0)), (7, (1.5, 4.5))])
+def test_the_ends_of_a_short_run_are_not_the_same_steps(steps: int, ends: tuple[float, float]) -> None:
+    summary = summarise([record(n, loss=float(n)) for n in range(steps)], NONE)
+    assert (summary.first_loss, summary.last_loss) == ends
+
+
 def test_the_file_holds_every_figure(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     write_summary(path, summarise([record(0), record(1)], NONE, accuracy=0.97, seconds=3.0))

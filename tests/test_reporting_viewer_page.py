@@ -105,7 +105,7 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(planned: tuple[Path, Path
         ((tmp_path, "--problem", problem, "--out", out), "--problem and --unitless go with a plan file"),
         ((tmp_path, "--out", out), "holds no step-*.json; name the folder of a run"),
         ((tmp_path / "none", "--problem", problem, "--out", out), "cannot be read (No such file or directory)"),
-        ((plan, "--problem", problem, "--out", problem), "is a file that ds_dip reads, which the page would replace"),
+        ((plan, "--problem", problem, "--out", problem), "is read as well and would be replaced"),
         ((plan, "--problem", problem, "--out", tmp_path / "no" / "r.html"), "cannot be written"),
     ):
         result = invoke(*arguments)

@@ -93,7 +93,7 @@ def test_a_wrong_field_is_refused_with_its_name_and_value(
 def test_what_means_nothing_is_refused_too(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     path.write_text(json.dumps(broken("tasks.1.id", 0)))
-    with pytest.raises(ProblemError, match="task id 0 is used twice"):
+    with pytest.raises(ProblemError, match="problem.json: task id 0 is used twice"):
         read_problem(path)
     path.write_text(json.dumps(problem_document(uniform(2, 1, 2))).replace("1.0", "NaN", 1))
     with pytest.raises(FileError, match="holds the number NaN, expected a finite number"):

@@ -11,7 +11,8 @@ import ast
 import importlib
 import math
 import pkgutil
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ BENCH = "bench_"
 MOST_WORKERS = 256
 #: Where a run of ds-dip notes that it was asked for traces.
 _DEBUG = "ds_dip.debug"
+#: How a document of ours begins.
+_OURS = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"ds-dip/')
 
 
 class Shipped(click.Path):
@@ -79,11 +82,20 @@ class Seconds(Finite):
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file is a document that ds_dip reads: they all begin with their format."""
+    """Whether a file is a document that ds_dip reads: they all begin with their format, however they are laid out."""
     if not path.exists():
         return False
     with path.open("rb") as stream:
-        return stream.read(64).startswith(b'{"format": "ds-dip/')
+        return _OURS.match(stream.read(256)) is not None
+
+
+def spare(out: Path, read: Iterable[Path | None]) -> None:
+    """Raise FileError where ``out`` is one of the files that are read, by whatever name."""
+    from ds_dip.files import FileError
+
+    for path in read:
+        if path is not None and out.exists() and path.exists() and out.samefile(path):
+            raise FileError(f"{out}: is read as well and would be replaced; name another file")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,24 @@ if TYPE_CHECKING:
     from ds_dip.explaining import Explanation
     from ds_dip.explaining.what_if import Outcome
     from ds_dip.scheduling import Problem
+    from ds_dip.scheduling.plan import Plan
+
+
+def plan_that_holds(path: Path, problem: Path) -> tuple[Problem, Plan]:
+    """A problem and a plan of it that can be shown; raises FileError for one that is of another, or does not hold."""
+    from ds_dip.files import FileError
+    from ds_dip.scheduling import verify
+    from ds_dip.scheduling.documents import read_plan, read_problem
+
+    task_graph, digest = read_problem(problem)
+    plan = read_plan(path)
+    if plan.problem_sha256 != digest:
+        raise FileError(f"{path}: is a plan of another problem than {problem}; give the problem that it was made from")
+    if plan.status == "infeasible":
+        raise FileError(f"{path}: says that no schedule fits ({plan.reason}), so there is none to show")
+    if violations := verify(task_graph, plan):
+        raise FileError(f"{path}: does not hold ({violations[0]}); see ds-dip check, and make the plan again")
+    return task_graph, plan
 
 
 def show_explanation(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ds_dip.commands import FILE, Command
+from ds_dip.commands import FILE, Command, spare
 
 
 @click.command(
@@ -33,9 +33,7 @@ def command(order: Path, problem: Path, out: Path, as_json: bool) -> None:
     from ds_dip.scheduling.result import gap_of
 
     check_writable(out)
-    for path in (order, problem):
-        if out.exists() and path.exists() and out.samefile(path):
-            raise FileError(f"{out}: is read as well and would be replaced; name another file")
+    spare(out, (order, problem))
     task_graph, digest = read_problem(problem)
     schedule = read_order(order, task_graph)
     try:

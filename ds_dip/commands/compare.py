@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import MODEL, Command, Finite
+from ds_dip.commands import MODEL, Command, Finite, spare
 from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH
 from ds_dip.commands._progress import waiting
 from ds_dip.commands._setups import inputs_of, setup_options
-from ds_dip.files import FileError, check_writable, write_atomic
+from ds_dip.files import check_writable, write_atomic
 
 
 @click.command(
@@ -56,9 +56,8 @@ def command(**given: Any) -> None:
     plot: Path | None = given["plot"]
     if plot is not None:
         check_writable(plot)
-        for name in ("model_path", "partition_path", "data", "table", "device", "deepspeed_config"):
-            if given[name] is not None and plot.exists() and given[name].exists() and plot.samefile(given[name]):
-                raise FileError(f"{plot}: is read as well and would be replaced; name another file")
+        read = ("model_path", "partition_path", "data", "table", "device", "deepspeed_config")
+        spare(plot, (given[name] for name in read))
     inputs = inputs_of(given)
     setting = Setting(
         inputs.scorer,
@@ -120,7 +119,7 @@ def _show(document: Mapping[str, Any]) -> None:
             f"{seconds_of(took['least'])} to {seconds_of(took['most'])}",
             f"{row['slower']:+.1%}",
             seconds_of(row["lower_bound_s"]["median"]),
-            f"{row['gap']:.1%}",
+            f"{max(0.0, row['gap']):.1%}",
             f"{bubble['median']:.1%} ({bubble['least']:.1%} to {bubble['most']:.1%})",
             bytes_of(row["activation_bytes"]),
             row["detail"],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ds_dip.commands import FILE, MODEL, Command, Seconds
 from ds_dip.commands._progress import waiting
@@ -68,6 +69,12 @@ def command(source: Path | None, problem: Path | None, step: int | None, planned
         raise click.UsageError("give a plan or a run's folder, or else a --model with its data")
     if problem is not None and (step is not None or planned):
         raise click.UsageError("--step and --planned are of a run, and --problem of a plan; leave one of them out")
+    if source is None and (problem is not None or step is not None or planned):
+        raise click.UsageError(
+            "--problem, --step and --planned go with a plan or a run, not with --model; leave them out"
+        )
+    if source is not None:
+        _without_setup(source)
     changes, allowed = given["changes"], _OF_SETUPS if source is None else _OF_PROBLEMS
     if unfit := set(changes) - {"all", *allowed}:
         raise click.UsageError(f"--what-if {min(unfit)}: here it is {', '.join(allowed)} or all")
@@ -88,6 +95,15 @@ def command(source: Path | None, problem: Path | None, step: int | None, planned
             outcomes = what_if(again, schedule, names, effort, lambda name: heard({"name": name}))
     bound = None if found["explanation"].measured else lower_bound(found["problem"])[0]
     show_explanation(**found, bound=bound, outcomes=outcomes, path=given["path"], as_json=given["as_json"])
+
+
+def _without_setup(source: Path) -> None:
+    """Refuse options that only --model has: they would change nothing."""
+    context = click.get_current_context()
+    own = {param.name: param.opts[0] for param in setup_options(click.command()(lambda: None)).params}
+    for name, option in own.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option} goes with --model, and {source} is explained as it is; leave it out")
 
 
 def _setup(given: Mapping[str, Any], names: Sequence[str], effort: Effort) -> tuple[dict[str, Any], list[Outcome]]:
@@ -122,19 +138,11 @@ def _setup(given: Mapping[str, Any], names: Sequence[str], effort: Effort) -> tu
 
 
 def _plan(path: Path, problem: Path) -> dict[str, Any]:
+    from ds_dip.commands._explained import plan_that_holds
     from ds_dip.explaining import Times, explain
-    from ds_dip.files import FileError
-    from ds_dip.scheduling import Schedule, verify
-    from ds_dip.scheduling.documents import read_plan, read_problem
+    from ds_dip.scheduling import Schedule
 
-    task_graph, digest = read_problem(problem)
-    plan = read_plan(path)
-    if plan.problem_sha256 != digest:
-        raise FileError(f"{path}: is a plan of another problem than {problem}; give the problem that it was made from")
-    if plan.status == "infeasible":
-        raise FileError(f"{path}: says that no schedule fits ({plan.reason}), so there is none to explain")
-    if violations := verify(task_graph, plan):
-        raise FileError(f"{path}: does not hold ({violations[0]}); see ds-dip check, and make the plan again")
+    task_graph, plan = plan_that_holds(path, problem)
     schedule = Schedule(plan.order, plan.choices)
     spans = {task: (start, end) for task, start, end in plan.tasks}
     times = Times({t: own[0] for t, own in spans.items()}, {t: own[1] for t, own in spans.items()}, plan.makespan)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ds_dip.commands import MODEL, Command, refusing
+from ds_dip.commands import MODEL, Command, refusing, spare
 from ds_dip.commands._inputs import (
     COUNT,
     PATH,
@@ -23,7 +23,7 @@ from ds_dip.commands._inputs import (
     workload_of,
     workload_options,
 )
-from ds_dip.files import FileError, check_writable
+from ds_dip.files import check_writable
 
 if TYPE_CHECKING:
     from ds_dip.partition.space import SearchOptions
@@ -88,9 +88,7 @@ def command(**given: Any) -> None:
 
     out: Path = given["out"]
     check_writable(out)
-    for name in ("model_path", "data", "table", "deepspeed_config"):
-        if given[name] is not None and out.exists() and given[name].exists() and out.samefile(given[name]):
-            raise FileError(f"{out}: is read as well and would be replaced; name another file")
+    spare(out, (given[name] for name in ("model_path", "data", "table", "device", "deepspeed_config")))
     model = load_model(given["model_path"], given["frozen"])
     document = run_document(given)
     with refusing():

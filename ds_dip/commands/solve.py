@@ -70,6 +70,8 @@ def command(
     start = None
     if warm_start is not None:
         plan = read_plan(warm_start)
+        if plan.status == "infeasible":
+            raise FileError(f"{warm_start}: says that no schedule fits, so there is none to begin with; leave it out")
         start = Schedule(plan.order, plan.choices)
     with _Interrupt() as interrupt, _display() as show:
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ds_dip.commands import FILE, Command, is_ours
+from ds_dip.commands import FILE, Command, is_ours, spare
 from ds_dip.commands._progress import waiting
 
 
@@ -51,24 +51,24 @@ def command(source: Path, step: int | None, problem: Path | None, kind: str, out
         _plan(source, problem, kind, out, as_json)
     elif kind == "csv":
         raise click.UsageError("--format csv is of a plan: give its --problem")
+    elif source.is_file():
+        raise click.UsageError(f"{source} is a file: give the --problem of the plan, or a run's folder")
     else:
         _step(source, step, out, as_json)
 
 
 def _plan(path: Path, problem: Path, kind: str, out: Path, as_json: bool) -> None:
+    from ds_dip.commands._explained import plan_that_holds
     from ds_dip.explaining import Times, explain
     from ds_dip.files import FileError, check_writable, write_atomic
     from ds_dip.reporting.planned import plan_timeline
     from ds_dip.reporting.trace import write_trace
     from ds_dip.scheduling import Schedule
     from ds_dip.scheduling.action_csv import order_text
-    from ds_dip.scheduling.documents import read_plan, read_problem
 
-    task_graph, digest = read_problem(problem)
-    plan = read_plan(path)
-    if plan.problem_sha256 != digest:
-        raise FileError(f"{path}: is a plan of another problem than {problem}; give the problem that it was made from")
+    task_graph, plan = plan_that_holds(path, problem)
     check_writable(out)
+    spare(out, (path, problem))
     if is_ours(out):
         raise FileError(f"{out}: is a file of ds_dip's, which would be replaced; name another file")
     if kind == "csv":

@@ -34,7 +34,7 @@ _PHRASES: Mapping[str, str] = {
     "memory": "idles {seconds} because memory keeps back {task}",
     "order": "idles {seconds} where the schedule could have run {task}",
     "imbalance": "waits {seconds} for {task}, because rank {other} has more to do in all",
-    "uneven": "waits {seconds} for {task}, as far as they are longer than their stage's mean",
+    "uneven": "waits {seconds} for {task}, as far as that is longer than in a mean microbatch",
     "ramp-down": "is done {seconds} before the batch ends, with {task}",
 }
 #: Sentences about what bubbles are due to.
@@ -112,9 +112,9 @@ def _blamed(problem: Problem, found: Explanation) -> Iterator[str]:
             task = tasks[bubble.task]
             groups[bubble.rank, bubble.cause, task.rank, task.kind, task.module].append(bubble)
     sums = {key: math.fsum(bubble.seconds for bubble in own) for key, own in groups.items()}
-    for key in sorted(sums, key=lambda own: (-sums[own], own))[:MOST_SENTENCES]:
+    for key in sorted((own for own in sums if sums[own] > 0), key=lambda own: (-sums[own], own))[:MOST_SENTENCES]:
         rank, cause, other, *_ = key
-        share = f"{seconds_of(sums[key])} ({sums[key] / found.idle(rank):.0%} of its bubbles)"
+        share = f"{seconds_of(sums[key])} ({sums[key] / max(found.idle(rank), sums[key]):.0%} of its bubbles)"
         whose = _tasks(groups[key], tasks, "" if other == rank else f" on rank {other}")
         yield f"rank {rank} " + _PHRASES[cause].format(seconds=share, task=whose, other=other)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FORMAT, VERSION = "ds-dip/summary", 1
-#: Losses at the start and the end are means over this many steps: one batch says little.
+#: Losses at the start and the end are means over this many steps, at most half of them: one batch says little.
 _WINDOW = 10
 
 
@@ -98,12 +98,13 @@ def summarise(
     losses = tuple(record.loss for record in records)
     stepping = sum(record.seconds for record in records)
     errors = [abs(r.predicted_s - r.measured_s) / r.measured_s for r in records if r.measured_s > 0]
+    ends = min(_WINDOW, (len(losses) + 1) // 2)
     return Summary(
         accuracy=accuracy,
         steps=len(records),
         seconds=stepping if seconds is None else seconds,
-        first_loss=fmean(losses[:_WINDOW]),
-        last_loss=fmean(losses[-_WINDOW:]),
+        first_loss=fmean(losses[:ends]),
+        last_loss=fmean(losses[-ends:]),
         losses=losses,
         samples_per_s=sum(record.samples for record in records) / stepping if stepping > 0 else 0.0,
         seconds_per_iteration=median(record.seconds for record in records),

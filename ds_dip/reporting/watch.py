@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from statistics import fmean
@@ -27,20 +28,23 @@ def _rate(above: float, below: float) -> float:
     return above / below if below > 0 else 0.0
 
 
-#: Name, form and value of a step's figures.
-_CURVES: tuple[tuple[str, str, Callable[[StepRecord], float]], ...] = (
-    ("loss", "{:.4f}", lambda record: record.loss),
-    ("samples/s", "{:.1f}", lambda record: _rate(record.samples, record.seconds)),
-    ("measured", "{:.1f} ms", lambda record: 1e3 * record.measured_s),
-    ("predicted", "{:.1f} ms", lambda record: 1e3 * record.predicted_s),
-    ("  off by", "{:.1%}", lambda record: abs(record.error)),
-    ("bubble", "{:.1%}", lambda record: record.bubble),
-    ("stall", "{:.2%}", lambda record: _rate(record.stall_s, record.measured_s)),
+#: Name, key among ``figures``, form, factor and value of a step's figures.
+_CURVES: tuple[tuple[str, str, str, float, Callable[[StepRecord], float]], ...] = (
+    ("loss", "loss", "{:.4f}", 1.0, lambda record: record.loss),
+    ("samples/s", "samples_per_s", "{:.1f}", 1.0, lambda record: _rate(record.samples, record.seconds)),
+    ("measured", "measured_s", "{:.1f} ms", 1e3, lambda record: record.measured_s),
+    ("predicted", "predicted_s", "{:.1f} ms", 1e3, lambda record: record.predicted_s),
+    ("  off by", "error", "{:.1%}", 1.0, lambda record: abs(record.error)),
+    ("bubble", "bubble", "{:.1%}", 1.0, lambda record: record.bubble),
+    ("stall", "stall", "{:.2%}", 1.0, lambda record: _rate(record.stall_s, record.measured_s)),
 )
 
 
 def figures(live: Live) -> dict[str, Any]:
-    """The run's figures: means over the newest ``WINDOW`` steps, None where there is no step yet."""
+    """The run's figures over the newest ``WINDOW`` steps, None where there is no step yet.
+
+    Means; rates and shares of time are sums over sums, so that a slow step counts as long as it took.
+    """
     recent = live.recent[-WINDOW:]
     if not recent:
         return dict.fromkeys(("step", "loss", "samples_per_s", "predicted_s", "measured_s", "error", "bubble", "stall"))
@@ -105,10 +109,10 @@ def _curves(live: Live) -> RenderableType:
     table.add_column(f"mean of {len(live.recent[-WINDOW:])}", justify="right")
     table.add_column("newest", justify="right")
     table.add_column(f"last {len(recent)} steps")
-    for name, text, value in _CURVES:
-        mean = fmean(value(record) for record in live.recent[-WINDOW:])
+    means = figures(live)
+    for name, key, text, factor, value in _CURVES:
         curve = sparkline([value(record) for record in recent])
-        table.add_row(name, text.format(mean), text.format(value(recent[-1])), curve)
+        table.add_row(name, text.format(factor * means[key]), text.format(factor * value(recent[-1])), curve)
     return table
 
 
@@ -133,7 +137,7 @@ def _memory(live: Live) -> RenderableType:
         held = own.predicted_bytes if own.measured_bytes is None else own.measured_bytes
         colour = "red" if own.limit_bytes is not None and held > own.limit_bytes else "cyan"
         whole = max(1.0, own.limit_bytes or most)
-        bar = ProgressBar(whole, held, width=COLUMNS // 2, complete_style=colour, finished_style=colour)
+        bar = ProgressBar(1.0, held / whole, width=COLUMNS // 2, complete_style=colour, finished_style=colour)
         amounts = (own.predicted_bytes, own.measured_bytes, own.limit_bytes)
         table.add_row(f"rank {own.rank}", *map(_bytes, amounts), bar)
     return table
@@ -144,7 +148,7 @@ def sparkline(values: Sequence[float]) -> str:
     if not values:
         return ""
     low, high = min(values), max(values)
-    if high <= low:
+    if not 0 < high - low < math.inf:
         return _BARS[3] * len(values)
     return "".join(_BARS[round((value - low) / (high - low) * (len(_BARS) - 1))] for value in values)
 

@@ -13,7 +13,7 @@ from typing import Any
 from ds_dip.files import FileError, read_json, write_json
 from ds_dip.scheduling.arrays import arrays_of
 from ds_dip.scheduling.plan import Plan
-from ds_dip.scheduling.problem import Choice, Pair, Problem, Task
+from ds_dip.scheduling.problem import Choice, Pair, Problem, ProblemError, Task
 from ds_dip.scheduling.validation import LARGEST_ID
 
 PROBLEM, PLAN = "ds-dip/problem", "ds-dip/plan"
@@ -35,12 +35,15 @@ def read_problem(path: str | Path) -> tuple[Problem, str]:
         _edge(path, position, edge) for position, edge in enumerate(_field(path, "the file", document, "edges", list))
     )
     tasks = [_task(path, position, row) for position, row in enumerate(rows)]
-    if any(task.chunk < 0 for task in tasks):
-        tasks = _chunks(tasks, edges, ranks, tuple(capacity))
     rows = _field(path, "the file", document, "pairs", list) if "pairs" in document else []
     pairs = tuple(_pair(path, position, row) for position, row in enumerate(rows))
-    problem = Problem(ranks, tuple(capacity), tuple(tasks), edges, pairs)
-    arrays_of(problem)
+    try:
+        if any(task.chunk < 0 for task in tasks):
+            tasks = _chunks(tasks, edges, ranks, tuple(capacity))
+        problem = Problem(ranks, tuple(capacity), tuple(tasks), edges, pairs)
+        arrays_of(problem)
+    except ProblemError as error:
+        raise ProblemError(f"{path}: {error}") from error
     return problem, hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
