@@ -128,6 +128,10 @@ def test_a_table_is_drawn(tmp_path: Path) -> None:
     wrong = profile("--plot", "--table", tmp_path / "table.json", "--out", tmp_path / "x.svg", "--operator", "conv")
     assert wrong.exit_code == 2
     assert "has no line of three rows of these operators" in wrong.output
+    wrong = profile("--plot", "--table", tmp_path / "table.json", "--out", tmp_path / "table.json")
+    assert wrong.exit_code == 2
+    assert "is read as well and would be replaced" in wrong.output
+    assert read_table(tmp_path / "table.json") == table()
 
 
 def test_data_is_sampled_and_shown(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import DEVICE, MODEL, Command, Seconds, Shipped, refusing
+from ds_dip.commands import DEVICE, MODEL, Command, Seconds, Shipped, refusing, spare
 from ds_dip.files import FileError, check_writable, write_atomic
 from ds_dip.shipped import find
 
@@ -174,6 +174,7 @@ def _measure(given: Mapping[str, Any]) -> None:
 
     out, sweep, company = _needed(given, "out", "where to write the table"), _sweep(given), _company(given)
     check_writable(out)
+    spare(out, (given["model"], given["config"]))
     known = data_types()
     wanted = known if given["dtype"] == "all" else (given["dtype"],)
     if wanted[0] not in known:
@@ -237,6 +238,7 @@ def _computed(given: Mapping[str, Any]) -> None:
 
     out, device = _needed(given, "out", "where to write the table"), read_device(given["device"])
     check_writable(out)
+    spare(out, (given["model"], given["device"]))
     model = load_model(given["model"])
     wanted = tuple(device.flops) if given["dtype"] == "all" else (given["dtype"],)
     for dtype in wanted:
@@ -297,5 +299,6 @@ def _plot(given: Mapping[str, Any]) -> None:
         names = ", ".join(dict.fromkeys(row.name for row in table.rows))
         raise FileError(f"{path}: has no line of three rows of these operators to draw; it has {names}")
     check_writable(out)
+    spare(out, (path,))
     write_atomic(out, svg(table, drawn))
     click.echo(f"{out}: {len(drawn)} panels")
