@@ -6,7 +6,12 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$DS_DIP_ROOT"
 
-NO_MKDOCS_2_WARNING=1 mkdocs build --strict --clean --quiet "$@"
+# Not --quiet: that would hide warnings from --strict too.
+mkdir -p build
+NO_MKDOCS_2_WARNING=1 mkdocs build --strict --clean "$@" >build/docs.log 2>&1 || {
+    grep -v '^INFO' build/docs.log >&2
+    exit 1
+}
 # Nothing on a page may be fetched from elsewhere: it has to work offline.
 if grep -rEo --include '*.html' '<(script|img|iframe)[^>]+src="?https?://[^" >]+' build/site ||
     grep -rEo --include '*.html' '<link[^>]+rel="?(stylesheet|preconnect|preload|icon)[^>]+href="?https?://[^" >]+' build/site ||

@@ -4,7 +4,8 @@
 #   bash launch/finetune.sh [--master_port PORT] --model FOLDER --data FILE [launch/finetune.py arguments]
 #
 # The trained model goes to runs/finetuned unless --out names another folder. --deepspeed_config replaces
-# launch/finetune_ds_config.json, and RANKS=N the number of ranks.
+# launch/finetune_ds_config.json (launch/finetune_images_ds_config.json for a pipeline of diffusers), and RANKS=N the
+# number of ranks.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 

@@ -61,6 +61,7 @@ cat >problem.json <<'PROBLEM'
 PROBLEM
 ds-dip solve problem.json --evaluations 10 --out plan.json
 ds-dip check problem.json plan.json
+ds-dip report plan.json --problem problem.json --out report.html
 export OMP_NUM_THREADS=1
 # By this environment's Python: the launcher's own script may be another's.
 python -m deepspeed.launcher.runner --num_gpus 2 --master_port "$port" launch/train.py --steps 4 --evaluate 0 \

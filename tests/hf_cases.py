@@ -13,6 +13,7 @@ import torch
 from peft import inject_adapter_in_model
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from ds_dip.models.hf.split import Pretrained
 from ds_dip.models.partition import Chunk, Partition
@@ -113,13 +114,16 @@ def pipelined(
     return sum(float(own.loss_sum) for own in ranks if own.loss_sum is not None) / batch.loss_count
 
 
-def library(model: Any, samples: Sequence[Sample]) -> float:
-    """The mean loss over all supervised tokens by the library's own forward, each sample alone, and gradients."""
+def library(model: Any, samples: Sequence[Sample], form: str = "alone") -> float:
+    """The mean loss over all supervised tokens by the library's own forward, and gradients.
+
+    Samples run each ``alone``, ``padded`` to the longest with an attention mask, or ``packed`` into one row with
+    positions that begin anew.
+    """
     count = sum(sample.metadata.loss_tokens for sample in samples)
+    batches = {"alone": alone, "padded": padded, "packed": packed}[form](samples)
     total = 0.0
-    for sample in samples:
-        given = {name: torch.from_numpy(value)[None] if name in ("input_ids", "labels", "mm_token_type_ids") else value
-                 for name, value in sample.library.items()}  # fmt: skip
+    for given in batches:
         labels = given.pop("labels")[:, 1:].flatten()
         given = {name: value.to(model.dtype) if value.is_floating_point() else value for name, value in given.items()}
         logits = model(**given, use_cache=False).logits[:, :-1].flatten(0, 1)
@@ -127,6 +131,60 @@ def library(model: Any, samples: Sequence[Sample]) -> float:
         loss.backward()
         total += float(loss.detach())
     return total
+
+
+#: What the library takes as rows of tokens, and what stands there for none.
+ROWS = {"input_ids": 0, "labels": -100, "mm_token_type_ids": 0}
+
+
+def alone(samples: Sequence[Sample]) -> list[dict[str, torch.Tensor]]:
+    """Every sample as a batch."""
+    return [
+        {name: torch.from_numpy(value)[None] if name in ROWS else value for name, value in sample.library.items()}
+        for sample in samples
+    ]
+
+
+def padded(samples: Sequence[Sample]) -> list[dict[str, torch.Tensor]]:
+    """One batch with a row a sample."""
+    given = {
+        name: pad_sequence(
+            [torch.from_numpy(sample.library[name]) for sample in samples], batch_first=True, padding_value=nothing
+        )
+        for name, nothing in ROWS.items()
+        if name in samples[0].library
+    }
+    lengths = torch.tensor([len(sample.library["input_ids"]) for sample in samples])
+    given["attention_mask"] = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
+    return [given | media(samples)]
+
+
+def packed(samples: Sequence[Sample]) -> list[dict[str, torch.Tensor]]:
+    """One batch with one row. The first label of a sample is not learned, since another sample stands before it."""
+    given: dict[str, torch.Tensor] = {}
+    for name in ROWS:
+        if name in samples[0].library:
+            rows = [torch.from_numpy(sample.library[name]).clone() for sample in samples]
+            for row in rows if name == "labels" else ():
+                row[0] = -100
+            given[name] = torch.cat(rows)[None]
+    places = torch.cat([torch.arange(len(sample.library["input_ids"])) for sample in samples])[None]
+    if "positions" in samples[0].fields:  # of tokens in time, height and width, behind those that tell samples apart
+        positions = torch.cat([torch.from_numpy(sample.fields["positions"][0]) for sample in samples])
+        places = torch.cat([places, positions.t()])[:, None]
+    return [given | media(samples) | {"position_ids": places}]
+
+
+def media(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
+    """All samples' media, one after the other; pictures of fewer tiles have empty ones behind them."""
+    found: dict[str, torch.Tensor] = {}
+    for name in {name: None for sample in samples for name in sample.library if name not in ROWS}:
+        own = [sample.library[name] for sample in samples if name in sample.library]
+        if own[0].ndim == 5:
+            most = max(part.shape[1] for part in own)
+            own = [functional.pad(part, (0, 0) * 3 + (0, most - part.shape[1])) for part in own]
+        found[name] = torch.cat(own)
+    return found
 
 
 def errors(pretrained: Pretrained, layers: Mapping[str, list[Any]], model: Any) -> dict[str, float]:
@@ -147,10 +205,28 @@ def errors_of(pretrained: Pretrained, layers: Mapping[str, list[Any]], name: str
             wanted = model.get_parameter(names[own]).grad
             got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             wanted = torch.zeros_like(parameter) if wanted is None else wanted
-            scale = float(wanted.abs().max())
-            error = float((got - wanted).abs().max())
-            found[names[own]] = error / scale if scale > 1e-9 else error
+            found[names[own]] = distance(got, wanted, sibling(model, names[own]))
     return found
+
+
+def sibling(model: Any, name: str) -> torch.Tensor | None:
+    """The gradient of the keys' weights for the name of their biases, None for other names."""
+    if not name.endswith(("k_proj.bias", "to_k.bias")):
+        return None
+    found: torch.Tensor | None = model.get_parameter(name.removesuffix("bias") + "weight").grad
+    return found
+
+
+def distance(found: torch.Tensor, wanted: torch.Tensor, sibling: torch.Tensor | None = None) -> float:
+    """The largest difference over the largest gradient (absolute where there is no gradient to speak of).
+
+    A softmax does not see what is added to all keys alike: biases of keys that are neither rotated nor normed have a
+    gradient of 0, and what is found is rounding. It is held against the ``sibling``, the gradient of the keys' weights.
+    """
+    scale, error = float(wanted.abs().max()), float((found - wanted).abs().max())
+    if sibling is not None and scale < 1e-6 * float(sibling.abs().max()):
+        scale = float(sibling.abs().max())
+    return error / scale if scale > 1e-9 else error
 
 
 def copied(pretrained: Pretrained, layers: Mapping[str, list[Any]], model: Any) -> Any:
@@ -188,7 +264,7 @@ def placed(model: Any, ranks: int, laps: int, rng: random.Random) -> Partition:
 
 def compare(
     model: Any, make: Callable[[int], Sample], chosen: Sequence[int], *, ranks: int, laps: int, seed: int,
-    dtype: torch.dtype, frozen: Sequence[str] = (), reference: Any = None, **options: Any,
+    dtype: torch.dtype, frozen: Sequence[str] = (), reference: Any = None, form: str = "alone", **options: Any,
 ) -> tuple[float, float, dict[str, float]]:  # fmt: skip
     """(loss by the pipeline, loss by the library, errors of gradients) for samples in two or three microbatches."""
     from ds_dip.models.hf.split import from_transformers
@@ -206,5 +282,5 @@ def compare(
     if reference is not None:
         model = copied(pretrained, layers, reference)
     loss = pipelined(pretrained, layers, partition, batch, data, dtype, seed)
-    expected = library(model, [data.samples[index] for index in chosen])
+    expected = library(model, [data.samples[index] for index in chosen], form)
     return loss, expected, errors(pretrained, layers, model)

@@ -1,4 +1,4 @@
-"""Folders of tiny random models as their publishers' are: weights, tokenizer with chat template, image processor."""
+"""Folders of tiny random models as their publishers' are: weights, tokenizers, processors; and of a pipeline."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TEMPLATE = """{% for message in messages %}<|im_start|>{{ message['role'] }}
 PLACES = {"qwen2_5_vl": "<|vision_start|><image><|vision_end|>", "llava_onevision": "<image>\n"}
 
 
-def tokenizer(data: Path, family: str) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer trained on the conversations."""
+def tokenizer(texts: list[str], family: str) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer trained on the texts."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -41,14 +41,13 @@ def tokenizer(data: Path, family: str) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    messages = [m["content"] for sample in json.loads(data.read_text()) for m in sample["messages"]]
-    made.train_from_iterator(messages, trainer)
+    made.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=made,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=list(SPECIAL[1:]),
-        chat_template=TEMPLATE.replace("IMAGE", PLACES[family]),
+        chat_template=TEMPLATE.replace("IMAGE", PLACES.get(family, "")),
     )
 
 
@@ -83,7 +82,7 @@ MODELS = {"qwen2_5_vl": qwen_vl, "llava_onevision": llava}
 
 def write_folder(folder: Path, family: str, data: Path, seed: int = 0) -> None:
     """A whole model folder, for conversations in ``data``."""
-    words = tokenizer(data, family)
+    words = tokenizer([m["content"] for s in json.loads(data.read_text()) for m in s["messages"]], family)
     places = {"image": "<image>", "video": "<video>"}
     ids = {f"{kind}_token_id": words.convert_tokens_to_ids(text) for kind, text in places.items()}
     ids |= {f"vision_{end}_token_id": words.convert_tokens_to_ids(f"<|vision_{end}|>") for end in ("start", "end")}
@@ -94,3 +93,24 @@ def write_folder(folder: Path, family: str, data: Path, seed: int = 0) -> None:
     model.save_pretrained(folder, max_shard_size="200KB")
     words.save_pretrained(folder)
     processor.save_pretrained(folder)
+
+
+def write_pipeline(folder: Path, captions: list[str], seed: int = 0) -> None:
+    """A pipeline from text to pictures: PixArt behind T5, an encoder of pictures, the noise's scheduler."""
+    from diffusers import AutoencoderKL, DDPMScheduler, PixArtAlphaPipeline, PixArtTransformer2DModel
+    from transformers import T5Config, T5EncoderModel
+
+    torch.manual_seed(seed)
+    words = tokenizer(captions, "")
+    text = T5Config(vocab_size=len(words), d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2,
+                    pad_token_id=words.pad_token_id, eos_token_id=words.eos_token_id)  # fmt: skip
+    encoder = AutoencoderKL(
+        block_out_channels=(8, 16), latent_channels=4, norm_num_groups=4, sample_size=32,
+        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
+    )  # fmt: skip
+    image = PixArtTransformer2DModel(
+        num_attention_heads=4, attention_head_dim=16, num_layers=2, cross_attention_dim=64, caption_channels=32,
+        sample_size=16,
+    )  # fmt: skip
+    pipeline = PixArtAlphaPipeline(words, T5EncoderModel(text), encoder, image, DDPMScheduler())
+    pipeline.save_pretrained(folder)

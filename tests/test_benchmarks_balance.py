@@ -13,6 +13,7 @@ from ds_dip.balancing import METHODS
 from ds_dip.cli import cli
 from ds_dip.data import SampleMetadata, write_batch
 from ds_dip.data.questions import ImageQuestions
+from tests.bench_cases import small_files
 
 ROOT = Path(__file__).parent.parent
 
@@ -74,6 +75,28 @@ def test_an_empty_batch_is_refused(tmp_path: Path) -> None:
     answer = CliRunner().invoke(cli, ["bench", "balance", "--batch", str(tmp_path / "batch.jsonl")])
     assert answer.exit_code == 2
     assert "has anything for a module" in answer.output
+
+
+def test_two_replicas_train_alike_with_samples_balanced_and_in_turn(tmp_path: Path) -> None:
+    options = ["--train", "--json", "--blocks", "2", "--iterations", "2", *small_files(tmp_path)]
+    document = measured(*options)
+    assert set(document["seconds"]) == {"balanced", "in turn"}
+    # The same global batches on the same weights: the loss of the second step rests on the gradients of the first.
+    ours, theirs = document["losses"]["balanced"], document["losses"]["in turn"]
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert ours[0] != ours[1]
+    assert all(share >= 0 for share in document["slowest_replica"].values())
+    assert document["in_turn_over_balanced"]["median"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [(("--blocks", "3"), "--blocks is for --train"), (("--train", "--exact", "1"), "--exact is not with --train")],
+)
+def test_options_of_the_other_measurement_are_refused(arguments: tuple[str, ...], sentence: str) -> None:
+    answer = CliRunner().invoke(cli, ["bench", "balance", *arguments])
+    assert answer.exit_code == 2
+    assert sentence in answer.output
 
 
 def test_the_table_names_every_way() -> None:

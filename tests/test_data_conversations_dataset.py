@@ -14,6 +14,8 @@ from ds_dip.data import DatasetReference, collate
 from ds_dip.data.conversations import Conversations
 from ds_dip.data.conversations.conversation import Media
 from ds_dip.data.conversations.decode import image
+from ds_dip.data.conversations.headers import Facts
+from ds_dip.data.faults import Fault, Lost, SampleError
 from ds_dip.models import load_model
 from ds_dip.planning.cut import sizes_of
 from tests.media_cases import DEMO, Image, asked, film, lines, picture, sound, tiny_model
@@ -65,7 +67,7 @@ def test_pixels_are_the_images(tmp_path: Path) -> None:
     dataset = opened(tmp_path, str(lines(tmp_path / "a.jsonl", [asked(images=["a.png"])])))
     (pixels,) = dataset.load(dataset.metadata(0).id, ["pixels"])["pixels"]
     whole = pixels.reshape(4, 4, 14, 14, 3).transpose(0, 2, 1, 3, 4).reshape(56, 56, 3)
-    assert np.abs((whole + 1) * 127.5 - image(Media("image", "a", str(path)))).max() < 1e-3
+    assert np.abs((whole + 1) * 127.5 - image(Media("image", "a", str(path)), Facts("image", 56, 56))).max() < 1e-3
 
 
 BAD: list[Any] = [
@@ -142,7 +144,7 @@ def test_what_breaks_later_is_told_with_its_line(tmp_path: Path) -> None:
     dataset = opened(tmp_path, str(lines(tmp_path / "a.jsonl", [asked("q"), asked(images=["a.png"])])))
     metadata = dataset.metadata(1)
     picture(tmp_path / "a.png", 20, 20)
-    with pytest.raises(ValueError, match="make load.. and metadata.. agree"):
+    with pytest.raises(ValueError, match=r"line 2: image a\.png is 20 x 20, and was 80 x 80 when it was indexed"):
         collate(dataset, [metadata], "vision", ["pixels"], 0, 1)
     os.remove(tmp_path / "a.png")
     with pytest.raises(ValueError, match=r"a\.jsonl: line 2: image a\.png is not there"):
@@ -162,11 +164,56 @@ def test_decoding_finds_what_headers_do_not_show(tmp_path: Path) -> None:
     spoiled(tmp_path / "a.png")
     path = str(lines(tmp_path / "a.jsonl", [asked("q"), asked(images=["a.png"])]))
     by_header = opened(tmp_path, path)
-    with pytest.raises(ValueError, match=r'line 2: .*set verify to "decode"'):
+    with pytest.raises(
+        SampleError, match=r'line 2: image a\.png cannot be decoded .*; set problems to skip .* verify to "decode"'
+    ):
         by_header.load(by_header.metadata(1).id, ["pixels"])
     dataset = opened(tmp_path, path, verify="decode", problems="skip")
     assert (len(dataset), dataset.skipped) == (1, 1)
     assert "cannot be decoded" in dataset.problems()[0].sentence
+
+
+def test_what_only_decoding_shows_is_left_out_and_keeps_its_sizes(tmp_path: Path) -> None:
+    picture(tmp_path / "good.png", 60, 60)
+    noise = np.random.default_rng(0).integers(0, 255, (200, 200, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "a.png")
+    spoiled(tmp_path / "a.png")
+    records = [asked("q"), asked(images=["a.png"]), asked(images=["good.png"])]
+    dataset = opened(tmp_path, str(lines(tmp_path / "a.jsonl", records)), problems="skip")
+    assert dataset.finds_faults
+    samples = [dataset.metadata(index).id for index in range(3)]
+    dataset.ahead(samples, ["pixels", "labels"])
+    (fault,) = dataset.faults(samples, ["pixels", "labels"])
+    assert isinstance(fault, Fault)
+    assert fault.sample == samples[1]
+    assert "a.jsonl: line 2: image a.png cannot be decoded" in fault.sentence
+    assert dataset.lost(samples) == Lost()
+    dataset.leave_out([samples[1]])
+    assert dataset.lost(samples) == Lost(dataset.metadata(1).loss_tokens, 1)
+    assert dataset.faults(samples, ["pixels", "labels"]) == []
+    for name in ("pixels", "tokens", "labels"):
+        module = "vision" if name == "pixels" else "language"
+        assert collate(dataset, [dataset.metadata(1)], module, [name], 0, 1)[name].size
+    loaded = dataset.load(samples[1], ["labels", "pixels"])
+    assert (loaded["labels"][0] == -100).all()
+    assert np.ptp(loaded["pixels"][0]) == 0.0
+    assert (dataset.load(samples[2], ["labels"])["labels"][0] >= 0).any()
+
+
+def test_a_missing_file_is_no_fault_of_a_sample(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", 60, 60)
+    records = [asked("q"), asked(images=["a.png"])]
+    dataset = opened(tmp_path, str(lines(tmp_path / "a.jsonl", records)), problems="skip")
+    os.remove(tmp_path / "a.png")
+    with pytest.raises(
+        ValueError, match=r"line 2: image a\.png is not there; it was otherwise when the index was made"
+    ):
+        dataset.faults([dataset.metadata(1).id], ["pixels"])
+
+
+@pytest.mark.parametrize("options", [{}, {"problems": "skip", "verify": "decode"}])
+def test_a_run_that_stops_at_them_looks_for_no_faults(tmp_path: Path, options: dict[str, Any]) -> None:
+    assert not opened(tmp_path, str(lines(tmp_path / "a.jsonl", [asked("q")])), **options).finds_faults
 
 
 def test_ids_of_files_of_one_name(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ from ds_dip.data.conversations.decode import image, samples_at
 from ds_dip.data.conversations.headers import Facts, facts_of
 from ds_dip.data.conversations.llava_onevision import LlavaOnevision
 from ds_dip.data.conversations.pretrained import PretrainedProcessor
+from ds_dip.data.conversations.processor import Frames
 from ds_dip.data.conversations.qwen_vl import QwenVL
+from ds_dip.data.conversations.settings import FrameSettings
 from tests.media_cases import DEMO, Image, asked, film, lines, picture, sound
 from tests.pretrained_cases import (
     AUDIO,
@@ -118,7 +122,7 @@ def test_internvls_tiles_are_the_librarys(families: dict[str, Any], width: int, 
 
 def test_pixels_of_an_image_are_the_librarys(tmp_path: Path, folders: dict[str, str], families: dict[str, Any]) -> None:
     path = picture(tmp_path / "a.png", 50, 34)
-    given = Image.fromarray(image(Media("image", "a", str(path))))
+    given = Image.fromarray(image(Media("image", "a", str(path)), Facts("image", 50, 34)))
     records = [asked(images=["a.png"]), asked("<image> and <image>", images=["a.png", "a.png"])]
     file = str(lines(tmp_path / "a.jsonl", records))
     dataset = opened(tmp_path, file, folders["qwen2_5_vl"])
@@ -162,6 +166,93 @@ def test_steps_of_a_video_see_its_frames_in_pairs(tmp_path: Path, folders: dict[
     # Channels, then the pair of frames, then the patch: brighter and brighter.
     levels = [step.reshape(-1, 3, 2, 16)[:, 0].mean(axis=(0, 2)) for step in steps]
     assert (np.diff(np.concatenate(levels)) > 0).all()
+
+
+#: What Qwen2VLVideoProcessor of transformers 5.24 makes of (frames, a second, height, width), without the cap and with.
+GRIDS = [
+    ((49, 25.0, 40, 60), (2, 10, 16), (2, 10, 16)),
+    ((300, 30.0, 200, 100), (10, 22, 10), (10, 18, 8)),
+    ((3, 30.0, 64, 64), (1, 16, 16), (1, 16, 16)),
+    ((7200, 24.0, 120, 90), (32, 18, 12), (32, 8, 6)),
+]
+
+
+def qwen_video_folder(folder: Path, **settings: Any) -> str:
+    path = qwen_folder(folder)
+    settings = {"size": {"shortest_edge": 256, "longest_edge": 4096}, "max_video_tokens": 500} | settings
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(settings))
+    return path
+
+
+@pytest.mark.parametrize(("video", "free", "capped"), GRIDS)
+def test_a_videos_grid_is_that_of_qwens_processor(
+    tmp_path: Path, video: tuple[int, float, int, int], free: tuple[int, ...], capped: tuple[int, ...]
+) -> None:
+    frames, rate, height, width = video
+    facts = Facts("video", width, height, frames, frames / rate, rate)
+    for cap, grid in ((False, free), (True, capped)):
+        folder = qwen_video_folder(tmp_path / str(cap), cap_pixels_per_frame=cap)
+        assert PretrainedProcessor(folder)._family.place(facts, several=False).grid == grid
+
+
+@given(st.integers(2, 4000), st.sampled_from([1.0, 12.5, 24.0, 29.97, 60.0]), st.integers(8, 300), st.integers(8, 300))
+@settings(max_examples=60)
+def test_a_video_costs_what_the_librarys_processor_makes_of_it(
+    capped: tuple[Any, Any], frames: int, rate: float, height: int, width: int
+) -> None:
+    import torch
+    from transformers.models.qwen2_vl.video_processing_qwen2_vl import smart_resize
+    from transformers.video_utils import VideoMetadata
+
+    family, library = capped
+    facts = Facts("video", width, height, frames, frames / rate, rate)
+    metadata = VideoMetadata(total_num_frames=frames, fps=rate)
+    own, found = family.frames.of(facts), library.sample_frames(metadata, fps=2.0, max_frames=64).tolist()
+    assert list(own[: len(found)]) == [min(index, frames - 1) for index in found]
+    assert len(own) == len(found) + len(found) % 2
+    try:
+        made = library([torch.zeros(len(found), 3, height, width)], return_tensors="pt", do_sample_frames=False)
+    except ValueError:
+        with pytest.raises(ValueError, match="aspect ratio"):
+            smart_resize(height, width)
+        return
+    assert family.place(facts, several=False).grid == tuple(made["video_grid_thw"][0].tolist())
+
+
+@pytest.fixture(scope="module")
+def capped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """A family that caps a video's pixels, and the library's processor of the same folder."""
+    pytest.importorskip("torchvision", reason="the library's video processor needs it")
+    from transformers import Qwen2VLVideoProcessor
+
+    folder = qwen_video_folder(tmp_path_factory.mktemp("capped"), cap_pixels_per_frame=True, patch_size=4)
+    return PretrainedProcessor(folder)._family, Qwen2VLVideoProcessor.from_pretrained(folder)
+
+
+def test_a_process_that_finds_an_index_needs_no_processor(tmp_path: Path, folders: dict[str, str]) -> None:
+    picture(tmp_path / "a.png")
+    file = str(lines(tmp_path / "a.jsonl", [asked(images=["a.png"])]))
+    made = opened(tmp_path, file, folders["qwen2_5_vl"])
+    options = {"files": file, "index": str(tmp_path / "index"),
+               "processor": {"pretrained": folders["qwen2_5_vl"], "frames": {"rate": 0.5}}}  # fmt: skip
+    code = (
+        "import json, sys; from ds_dip.data.conversations import Conversations; "
+        "d = Conversations(**json.loads(sys.argv[1])); print(d.metadata(0).modules['vision'], d.digest); "
+        "assert not {'transformers', 'torch', 'PIL'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(options)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [*str(made.metadata(0).modules["vision"]).split(), made.digest]
+
+
+def test_frames_that_are_set_come_before_the_folders(tmp_path: Path) -> None:
+    folder = qwen_video_folder(tmp_path, fps=1.0, max_frames=8)
+    facts = Facts("video", 40, 40, 900, 30.0, 30.0)
+    assert len(PretrainedProcessor(folder)._family.frames.of(facts)) == 8
+    asked = Frames.by(FrameSettings(most=12))
+    assert len(PretrainedProcessor(folder, asked)._family.frames.of(facts)) == 12
 
 
 def test_what_a_model_does_not_take_is_a_problem(tmp_path: Path, folders: dict[str, str]) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ds_dip.models.build import layer_factories
+from ds_dip.models.build import factories_and_loss, layer_factories
 from ds_dip.models.config import load_model
+from ds_dip.models.diffusion import flow_matching_loss
+from ds_dip.models.loss import token_cross_entropy
 from ds_dip.models.spec import Layer, Model, Module
 
 MODEL = load_model(Path(__file__).parent.parent / "model_configs" / "quickstart.json")
@@ -71,3 +73,12 @@ def test_parameters_are_as_many_as_the_kinds_say(name):
             "head": D * o["vocabulary"] + D,
         }[layer.kind]
         assert sum(p.numel() for p in factory().parameters()) == expected, layer.kind
+
+
+@pytest.mark.parametrize(("name", "loss"), [("quickstart", token_cross_entropy), ("t2v_s", flow_matching_loss)])
+def test_a_file_says_what_its_model_is_trained_by(name: str, loss: object) -> None:
+    path = Path(__file__).resolve().parents[1] / "model_configs" / f"{name}.json"
+    model = load_model(path)
+    layers, found = factories_and_loss(path, model)
+    assert found is loss
+    assert {module: len(own) for module, own in layers.items()} == {m.name: len(m.layers) for m in model.modules}

@@ -17,9 +17,9 @@ from transformers import UMT5Config, UMT5EncoderModel
 from ds_dip.data.metadata import SampleMetadata
 from ds_dip.models.context import Context
 from ds_dip.models.diffusion import drawn
-from ds_dip.models.hf.parts import SplitError
-from ds_dip.models.hf.split import from_diffusers
-from ds_dip.models.hf.wan import clip_of
+from ds_dip.models.hf.diffusers import from_diffusers
+from ds_dip.models.hf.latents import latents_of
+from ds_dip.models.hf.shell import SplitError
 from ds_dip.models.spec import Sizes
 from ds_dip.planning.cut import cut
 from tests import hf_cases as cases
@@ -70,10 +70,10 @@ def library(text: Any, video: Any, samples: list[models.Sample], dtype: torch.dt
             context = Context(Sizes((len(rows),), (len(words),)), {}, (f"{own.metadata.id}/{number}",), STEP)
             times, noise = drawn(context, latents)
             grid = tuple((places[-1] + 1).tolist())
-            mixed = clip_of(torch.lerp(latents, noise, times[:, None]), grid, PATCH)[None]
+            mixed = latents_of(torch.lerp(latents, noise, times[:, None]), grid, PATCH)[None]
             prompt = text(torch.from_numpy(words)[None]).last_hidden_state
             velocity = video(mixed, times * 1000, prompt, return_dict=False)[0]
-            wanted = clip_of(noise - latents, grid, PATCH)
+            wanted = latents_of(noise - latents, grid, PATCH)
             loss = (velocity[0] - wanted).square().mean() * len(rows) / count
             loss.backward()
             total += float(loss.detach())
@@ -127,8 +127,9 @@ def test_other_transformers_are_refused() -> None:
 def test_two_ranks_train_as_one_and_save_what_diffusers_loads(tmp_path: Path) -> None:
     encoder().save_pretrained(tmp_path / "text_encoder")
     transformer().save_pretrained(tmp_path / "transformer", max_shard_size="20KB")
-    ((alone,),) = run_ranks("tests.distributed.hf_wan", 1, str(tmp_path))
-    for (found,) in run_ranks("tests.distributed.hf_wan", 2, str(tmp_path)):
+    data = "tests.test_models_hf_wan:dataset"
+    ((alone,),) = run_ranks("tests.distributed.hf_diffusion", 1, str(tmp_path), data)
+    for (found,) in run_ranks("tests.distributed.hf_diffusion", 2, str(tmp_path), data):
         assert found["losses"] == pytest.approx(alone["losses"], rel=1e-4)
     assert len(set(alone["losses"])) == 8
     one, two = (WanTransformer3DModel.from_pretrained(tmp_path / f"trained-{ranks}") for ranks in (1, 2))

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from ds_dip.cli import cli
 from ds_dip.config import read_config
-from ds_dip.data import write_batch
+from ds_dip.data import SampleMetadata, write_batch
 from ds_dip.data.digits import Digits
 from ds_dip.models import load_model
 from ds_dip.partition import read_partition
@@ -124,6 +124,33 @@ def test_a_model_that_no_gpu_holds_is_said_to_be_so(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "no layout of quickstart on 1 GPU fits: its parameters, gradients and optimizer state" in result.output
     assert "smaller global batch" not in result.output
+
+
+def test_profiles_that_do_not_suit_the_model_are_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "profile.jsonl"
+    for sample, sentence in (
+        (None, "the data profile holds no sample"),
+        (
+            SampleMetadata("a", {"audio": (4,), "language": (5,)}, 5),
+            "has sizes for audio, which model 'quickstart'",
+        ),
+        (SampleMetadata("a", {"vision": (16,)}, 0), "give every sample at least one instance of language"),
+    ):
+        write_batch(path, [] if sample is None else [sample])
+        result = run(tmp_path)
+        assert result.exit_code != 0
+        assert sentence in result.output
+        assert "Traceback" not in result.output
+
+
+def test_texts_alone_and_a_single_gpu_are_layouts_too(tmp_path: Path) -> None:
+    write_batch(tmp_path / "profile.jsonl", [SampleMetadata(str(n), {"language": (9 + n,)}, 9) for n in range(20)])
+    assert json.loads(run(tmp_path, "--json").stdout)["candidates"]
+    alone = json.loads(run(tmp_path, "--json", gpus=1).stdout)
+    assert {row["placement"] for row in alone["candidates"]} == {"separated"}
+    # A batch that no replicas can share is one replica's.
+    single = json.loads(run(tmp_path, "--json", gpus=4, batch=1).stdout)
+    assert {row["backbone"]["data_parallel"] for row in single["candidates"]} == {1}
 
 
 def test_settings_to_keep_are_checked_before_the_search(tmp_path: Path) -> None:

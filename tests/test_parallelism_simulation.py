@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ds_dip.models.partition import PartitionError
 from ds_dip.parallelism import DISAGGREGATED, SEPARATED, Layout, Mesh, Simulator
-from ds_dip.parallelism.kernels import simulate
+from ds_dip.parallelism.fixed import warm_ups
+from ds_dip.parallelism.groups import tails_of
+from ds_dip.parallelism.kernels import in_order, simulate
 from ds_dip.parallelism.placing import Pipelines, problem_of
-from ds_dip.parallelism.simulation import tails_of
 from ds_dip.parallelism.space import Options, columns
 from ds_dip.partition.scoring import UnfitError
 from ds_dip.planner.ordering import fastest
@@ -90,6 +92,80 @@ def test_work_is_the_planners_and_no_simulation_is_below_the_bound_of_its_proble
     parts = found.parts
     assert parts.work + parts.waiting + parts.ending + parts.longer == pytest.approx(found.mean)
     assert 0 <= found.bubble < 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.sampled_from(LAYOUTS), st.one_of(st.none(), st.floats(0.5, 2)), st.booleans())
+def test_no_prediction_is_below_its_bound(seed: int, layout: Layout, scale: float | None, fixed: bool) -> None:
+    batch = 12 if layout.backbone.data == 3 else 8
+
+    def simulator(memory: float | None) -> Simulator:
+        own = job(layout.gpus, batch, seed=seed, memory=memory)
+        return Simulator(own, [own.drawn(step, seed) for step in range(2)], fixed=fixed)
+
+    try:
+        whole = simulator(None).predict(layout)
+        assert whole is not None
+        own = simulator(None if scale is None else scale * whole.memory)
+        found = own.predict(layout)
+    except (PartitionError, UnfitError):
+        return
+    assert found is not None
+    assert found.bound <= found.mean * (1 + 1e-9)
+    assert own.least(layout) <= found.makespans[0] * (1 + 1e-9)
+    # A limit leaves out what is not below it, and nothing else.
+    assert own.predict(layout, limit=found.mean * (1 - 1e-9)) is None
+    again = own.predict(layout, limit=found.mean * (1 + 1e-9))
+    assert again == found
+    # Without every replica, what the heaviest batch keeps is told as the most that it may be.
+    least = own.predict(layout, every=False)
+    assert least is not None
+    assert least.short == found.short or not least.short
+    assert all(a >= b * (1 - 1e-12) for a, b in zip(least.activations, found.activations, strict=True))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.integers(1, 12), st.floats(1, 3))
+def test_1f1b_of_equal_stages_is_its_formula(ranks: int, microbatches: int, backward: float) -> None:
+    shape = microbatches, ranks
+    busy, end = np.zeros(ranks), np.zeros(ranks)
+    times = np.ones(shape), np.full(shape, backward), np.zeros(shape)
+    rank, warm = np.zeros(shape, np.int64) + np.arange(ranks), np.arange(ranks - 1, -1, -1)
+    assert in_order(*times, rank, warm, busy, end)
+    assert end.max() == pytest.approx((microbatches + ranks - 1) * (1 + backward))
+    assert busy == pytest.approx(np.full(ranks, microbatches * (1 + backward)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
+def test_encoders_of_1f1b_run_far_enough_ahead(deep: int, before: int, wide: int, behind: int, each: int) -> None:
+    # Whatever the replicas: no rank waits for another one for ever.
+    layout = apart(Mesh(1, deep, before), Mesh(1, wide, behind), microbatches=each)
+    own = Pipelines.of(layout)
+    sets = max(1, own.encoders // own.pieces)
+    count, ranks = own.microbatches, sets * deep + own.backbones * wide
+    number = np.arange(count)[:, None]
+    rank = np.concatenate(
+        [number % sets * deep + np.arange(deep), sets * deep + number % own.backbones * wide + np.arange(wide)], axis=1
+    )
+    shape, busy, end = rank.shape, np.zeros(ranks), np.zeros(ranks)
+    warm = warm_ups(layout, sets)
+    assert len(warm) == ranks
+    assert in_order(np.ones(shape), np.ones(shape), np.zeros(shape), rank, warm, busy, end)
+    assert busy.sum() == pytest.approx(2 * rank.size)
+
+
+def test_1f1b_needs_a_chain_and_room_for_what_it_has_in_flight() -> None:
+    layout = together(2, laps=(2, 1))
+    own = job(2, 8)
+    with pytest.raises(PartitionError, match="1F1B needs one stage a rank: use K 1"):
+        Simulator(own, [own.drawn(0, 0)], fixed=True).predict(layout)
+    layout = apart(Mesh(1, 1, 1), Mesh(1, 3, 1))
+    whole = Simulator(job(4, 8), [job(4, 8).drawn(0, 0)], fixed=True).predict(layout)
+    assert whole is not None
+    limited = job(4, 8, memory=0.95 * whole.memory)
+    with pytest.raises(UnfitError, match=r"microbatches that 1F1B has in flight there, and .* GB are left"):
+        Simulator(limited, [limited.drawn(0, 0)], fixed=True).predict(layout)
 
 
 def test_replicas_are_groups_by_their_common_divisor() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from ds_dip.data import SampleMetadata, Sampler
 from ds_dip.data.digits import Digits
+from ds_dip.data.ordering import Ordered
 from ds_dip.models.spec import Sizes
-from ds_dip.partition.workload import Workload, batch_shape, draw, typical
+from ds_dip.partition.workload import Workload, batch_shape, draw, drawn, typical
 from tests.partition_cases import QUICKSTART, digits, model_of
 
 
@@ -20,6 +21,17 @@ def test_the_batches_are_the_first_that_the_sampler_gives() -> None:
     assert [[sample.id for sample in batch] for batch in batches] == [
         [dataset.metadata(index).id for index in indices] for indices in expected
     ]
+
+
+def test_a_dataset_with_an_order_is_drawn_by_it() -> None:
+    reference = {"factory": "tests.order_cases:Sized", "options": {"sizes": [[0, 9]] * 8 + [[1, 9]] * 8}}
+    dataset = Ordered(reference, group="alike")
+    batches = drawn(dataset, 4, 9)
+    assert len(batches) == 9
+    assert all(len({len(sample.modules["vision"]) for sample in batch}) == 1 for batch in batches)
+    assert drawn(Digits(100), 8, 3, seed=5) == draw(100, Digits(100).metadata, 8, 3, seed=5)
+    with pytest.raises(ValueError, match="batches is 0"):
+        drawn(dataset, 4, 0)
 
 
 def test_no_more_than_an_epoch_is_drawn() -> None:

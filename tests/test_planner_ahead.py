@@ -53,6 +53,24 @@ def test_a_leader_publishes_the_next_step_while_this_one_runs_and_keeps_to_it(cl
         follower.close()
 
 
+def test_plans_are_told_of_before_they_are_asked_for(client: PlannerClient) -> None:
+    channel = MemoryChannel()
+    leader = LeaderSource(Planner(settings()), channel, client, deadline_s=PATIENCE, first_deadline_s=PATIENCE)
+    follower = FollowerSource(settings(), channel, deadline_s=PATIENCE)
+    told: dict[str, list[int]] = {"leader": [], "follower": []}
+    leader.tell(lambda plan: told["leader"].append(plan.step))
+    follower.tell(lambda plan: told["follower"].append(plan.step))
+    try:
+        for step in range(3):
+            leader.next(step)
+            follower.next(step)
+            assert soon(lambda: all(own[-1:] == [step + 1] for own in told.values()))  # noqa: B023  # called at once
+        assert told["leader"] == [1, 2, 3]
+    finally:
+        leader.close()
+        follower.close()
+
+
 def test_what_is_published_ahead_is_run_though_the_planner_has_another_plan_since(client: PlannerClient) -> None:
     channel = MemoryChannel()
     leader = LeaderSource(Planner(settings()), channel, client, deadline_s=PATIENCE, first_deadline_s=PATIENCE)

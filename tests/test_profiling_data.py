@@ -14,6 +14,7 @@ from ds_dip.data import DatasetReference, read_batch
 from ds_dip.files import TargetError
 from ds_dip.profiling.data import histogram, histograms, profile_data, sample
 from ds_dip.profiling.show import bars
+from tests.order_cases import sized
 
 DIGITS = DatasetReference("ds_dip.data.digits:Digits", {"samples": 300})
 
@@ -38,6 +39,15 @@ def test_samples_are_drawn_once_each_and_the_same_for_a_seed() -> None:
     assert [s.id for s in sample(DIGITS, 50, 7)] == [s.id for s in drawn]
     assert [s.id for s in sample(DIGITS, 50, 8)] != [s.id for s in drawn]
     assert len(sample(DIGITS, 10_000, 0)) == 300
+
+
+def test_a_dataset_with_weights_is_drawn_by_them() -> None:
+    parts = {name: sized([(images, 5)] * size) | {"weight": weight}
+             for name, images, size, weight in (("a", 0, 300, 1.0), ("b", 1, 20, 3.0))}  # fmt: skip
+    reference = DatasetReference("ds_dip.data.mixture:Mixture", {"parts": parts})
+    drawn = sample(reference, 100, 0)
+    assert len(drawn) == 100
+    assert sum(own.id.startswith("b/") for own in drawn) == pytest.approx(75, abs=2)
 
 
 def test_instances_sizes_and_tokens_agree() -> None:

@@ -30,6 +30,7 @@ class Engine:
         self.recorder: Recorder | None = None
         self.monitor = SimpleNamespace(tb_monitor=None)
         self.global_samples = 0
+        self.omissions = SimpleNamespace(faults=list[str]())
         self.plan: Any = None
         self.measured: Any = None
         self.module = SimpleNamespace(model=MODEL, partition=PLANNER.settings.partition)
@@ -65,6 +66,15 @@ def test_the_first_rank_writes_the_summary(tmp_path: Path) -> None:
     assert summary["fallbacks"] == {"late": 1}
     assert summary["losses"] == [1.0, 1 / 2, 1 / 3, 1 / 4]
     assert summary["bubble"] == 0.25
+
+
+def test_samples_that_were_left_out_are_counted_and_told_of(tmp_path: Path) -> None:
+    engine = Engine()
+    assert "left out" not in train(engine, tmp_path)
+    assert json.loads((tmp_path / "summary.json").read_text())["left_out"] == 0
+    engine.omissions.faults += ["one", "two"]
+    assert "2 samples were left out, since they cannot be decoded: see the log" in train(engine, tmp_path)
+    assert json.loads((tmp_path / "summary.json").read_text())["left_out"] == 2
 
 
 def test_other_ranks_write_and_show_nothing(tmp_path: Path) -> None:

@@ -219,11 +219,16 @@ def test_drawings_that_stand_alone_have_their_style() -> None:
     assert charts.style() not in drawing
 
 
-def test_each_paper_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_paper_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     used: list[Path] = []
-    monkeypatch.setattr("ds_dip.commands._reproduce_dflop.run", lambda out, *_, **__: used.append(out))
-    models, devices = map(str, FOLDERS)
-    for more in ([], ["--out", "own"]):
-        arguments = ["reproduce", "dflop", "--models", models, "--devices", devices, *more]
-        assert CliRunner().invoke(cli, arguments).exit_code == 0
-    assert used == [Path("reproduction-dflop"), Path("own")]
+
+    def stopped(models: Path, devices: Path, folder: Path, **_: object) -> None:
+        used.append(folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    for paper, module in (("dip", "dip"), ("dflop", "dflop.evaluation")):
+        monkeypatch.setattr(f"ds_dip.reproduction.{module}.reproduce", stopped)
+        models, devices = map(str, FOLDERS)
+        assert CliRunner().invoke(cli, ["reproduce", paper, "--models", models, "--devices", devices]).exit_code == 130
+    assert used == [Path("reproduction/parts"), Path("reproduction-dflop/parts")]

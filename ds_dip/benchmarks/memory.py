@@ -72,6 +72,9 @@ class SamePlans:
         """A plan of forwards only."""
         return Planner(self.settings).evaluation(0, samples)
 
+    def tell(self, coming: Any) -> None:
+        """Nothing: samples are at hand."""
+
     def measured(self, step: Any) -> None:
         """Nothing: plans do not follow measurements."""
 

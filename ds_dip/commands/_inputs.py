@@ -185,7 +185,7 @@ def workload_of(given: Mapping[str, Any], document: Mapping[str, Any]) -> Worklo
     """The sample batches."""
     from ds_dip.config import read_config
     from ds_dip.data.metadata import BatchFile
-    from ds_dip.partition.workload import Workload, batch_shape, draw
+    from ds_dip.partition.workload import Workload, batch_shape, drawn
 
     dip = read_config(document)
     if not document:
@@ -195,7 +195,7 @@ def workload_of(given: Mapping[str, Any], document: Mapping[str, Any]) -> Worklo
     # A file is read here, where its errors are told in its own words.
     dataset = reference.open() if given["data"] is None else BatchFile(str(given["data"]))
     seed = dip.planner.seed if given["seed"] is None else given["seed"]
-    batches = draw(len(dataset), dataset.metadata, batch_size, given["batches"], seed)
+    batches = drawn(dataset, batch_size, given["batches"], seed)
     return Workload(batches, microbatches, given["replicas"], dip.loss)
 
 

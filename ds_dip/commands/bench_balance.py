@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ds_dip.commands import DEVICE_FILE, FILE, MODEL_FILE, Command, Seconds, refusing
 from ds_dip.commands._inputs import COUNT
-from ds_dip.commands._measured import console_of, deliver
+from ds_dip.commands._measured import console_of, deliver, quartiles
 from ds_dip.commands._progress import waiting
+
+#: Options of one measurement alone.
+_BALANCED = ("batch", "dataset", "dataset_options", "device", "microbatches", "exact")
+_TRAINED = ("config", "ranks", "replicas", "blocks", "iterations", "deadline")
 
 
 @click.command(
@@ -21,6 +26,7 @@ from ds_dip.commands._progress import waiting
         "ds-dip bench balance    # questions about images at the sizes of AI2D's and DocVQA's",
         "ds-dip bench balance --batch samples.jsonl --microbatches 64 --exact 10",
         "ds-dip bench balance --model model_configs/vlm_s.json --device profiling/devices/h800.json",
+        "ds-dip bench balance --train    # two replicas, samples balanced and in turn",
     ],
 )
 @click.option("--batch", type=FILE, help="Samples, a ds-dip/batch file, which are one global batch.")
@@ -37,8 +43,20 @@ from ds_dip.commands._progress import waiting
 @click.option("--microbatches", type=COUNT, help="Microbatches of a global batch over all replicas; 16 samples each "
               "where this is left out.")  # fmt: skip
 @click.option("--exact", type=Seconds(), help="Seconds that CP-SAT has for each batch; needs ds-dip[exact].")
+@click.option("--train", is_flag=True, help="Instead: train on two replicas, samples balanced and in turn; --model and "
+              "the options below are for this.")  # fmt: skip
+@click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
+              help="The DeepSpeed JSON.")  # fmt: skip
+@click.option("--ranks", type=click.IntRange(min=1), default=1, show_default=True, help="Ranks of each pipeline.")
+@click.option("--replicas", type=click.IntRange(min=2), default=2, show_default=True, help="Pipelines.")
+@click.option("--blocks", type=click.IntRange(min=1), default=10, show_default=True, help="Blocks of each.")
+@click.option("--iterations", type=click.IntRange(min=1), default=4, show_default=True, help="Iterations a block.")
+@click.option("--deadline", type=Seconds(min=1.0), default=900.0, show_default=True, help="Seconds it may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     batch: Path | None,
     dataset: str | None,
     dataset_options: str,
@@ -47,11 +65,18 @@ def command(
     microbatches: int | None,
     exact: float | None,
     as_json: bool,
+    train: bool,
+    **trained: Any,
 ) -> None:
     """Balance global batches into microbatches: time, and the fullest microbatch over the lower bound.
 
-    Without a batch and a dataset: questions about images at the sizes of AI2D's and DocVQA's.
+    Without a batch and a dataset: questions about images at the sizes of AI2D's and DocVQA's. With --train two engines
+    train the quickstart in turn on texts with few and with many images, one of them with dip.planner.balanced off.
     """
+    _check(context, train)
+    if train:
+        deliver(_trained(model, trained), as_json, _show_trained)
+        return
     from ds_dip.benchmarks import balance
 
     if batch is not None and dataset is not None:
@@ -73,6 +98,50 @@ def command(
     with waiting("balancing"):
         document = balance.measure(shares, modules, unit, sizes, microbatches, exact)
     deliver(document, as_json, _show)
+
+
+def _check(context: click.Context, train: bool) -> None:
+    """Refuse options of the other measurement."""
+    others = _BALANCED if train else _TRAINED
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in others and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            how = "not with --train; leave it out" if train else "for --train; give that too, or leave it out"
+            raise click.UsageError(f"{parameter.opts[0]} is {how}.")
+
+
+def _trained(model: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    from ds_dip.ranks import result_of
+    from ds_dip.shipped import find
+
+    model = model or find(Path("quickstart"), "model_configs")
+    named = {"model": str(model.resolve()), "config": str(given["config"].resolve())}
+    counts = {name: given[name] for name in ("ranks", "replicas", "blocks", "iterations")}
+    world = given["ranks"] * given["replicas"]
+    with waiting("measuring") as heard:
+        return result_of("ds_dip.benchmarks.balanced", world, named | counts, given["deadline"], heard)
+
+
+def _show_trained(document: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    console = console_of(document)
+    own = document["settings"]
+    longer = quartiles(document["in_turn_over_balanced"], 2)
+    title = (
+        f"{own['replicas']} replicas of {own['ranks']} ranks: samples in turn take {longer} times as long (quartiles)"
+    )
+    columns = ("samples", "iteration", "processor time", "slowest replica over the mean, planned", "fallbacks")
+    table = Table(*columns, title=title, title_justify="left")
+    for name, seconds in document["seconds"].items():
+        table.add_row(
+            name,
+            f"{1e3 * seconds['median']:.1f} ms",
+            f"{1e3 * document['cpu_seconds'][name]['median']:.1f} ms",
+            f"{document['slowest_replica'][name]:+.1%}",
+            str(document["fallbacks"][name]),
+        )
+    console.print(table)
 
 
 def _samples(batch: Path | None, dataset: str | None, options: str, most: int) -> list[Any]:

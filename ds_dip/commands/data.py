@@ -6,20 +6,26 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ds_dip.commands import MODEL, Group, refusing
-from ds_dip.commands._inputs import COUNT, PATH, PLAIN_WIDTH, pairs
+from ds_dip.commands._inputs import COUNT, PATH, PLAIN_WIDTH
 
 if TYPE_CHECKING:
     from ds_dip.data.conversations.index import Progress
     from ds_dip.profiling.conversations import Inspection
 
 _BARS = " ▁▂▃▄▅▆▇█"
+
+
+def _replacement(value: str) -> tuple[str, str]:
+    beginning, equals, instead = value.partition("=")
+    if not beginning or not equals:
+        raise click.BadParameter(f"{value!r} is not BEGINNING=INSTEAD.")
+    return beginning, instead
 
 
 @click.group("data", cls=Group, examples=["ds-dip data inspect train.jsonl --pretrained FOLDER"])
@@ -44,7 +50,13 @@ def command() -> None:
 @click.option("--tokenizer", type=PATH, help="A tokenizer's folder for --model; without it text is bytes.")
 @click.option("--root", type=PATH, help="Folder of the media; by default the first file's.")
 @click.option("--outside", is_flag=True, help="Media may lie outside the root.")
-@pairs("--prefix", "Replace the beginning of paths: data/=images/.")
+@click.option(
+    "--prefix",
+    type=_replacement,
+    metavar="BEGINNING=INSTEAD",
+    multiple=True,
+    help="Replace the beginning of paths: data/=images/, or data/= by nothing.",
+)
 @click.option("--ignore-key", multiple=True, help="A key of records that may be there.")
 @click.option("--decode", is_flag=True, help="Decode every medium once, to find what headers do not show.")
 @click.option("--index", type=PATH, help="Folder of the index; by default beside the first file.")
@@ -68,6 +80,8 @@ def inspect(files: tuple[Path, ...], **given: Any) -> None:
     from ds_dip.profiling.conversations import inspect as look
     from ds_dip.profiling.conversations import svg
 
+    if (given["pretrained"] is None) == (given["model"] is None):
+        raise click.UsageError("give --pretrained FOLDER or --model MODEL.json, whose processor counts tokens")
     for target in (given["picture"], given["batch"]):
         if target is not None:
             check_writable(target)
@@ -94,7 +108,7 @@ def inspect(files: tuple[Path, ...], **given: Any) -> None:
         )
     problems = [str(problem) for problem in dataset.problems(given["problems"])]
     if given["as_json"]:
-        click.echo(json.dumps({**asdict(inspection), "first_problems": problems}))
+        click.echo(json.dumps({**inspection.document(), "first_problems": problems}))
     else:
         _show(inspection)
         for problem in problems:
@@ -144,9 +158,11 @@ def _show(inspection: Inspection) -> None:
         bars = "".join(_BARS[-(-count * (len(_BARS) - 1) // top)] for count in own.counts)
         sizes.add_row(name, f"{own.mean:.1f}", *(f"{own.quantiles[q]:.0f}" for q in ("0.5", "0.95", "1")), bars)
     console.print(sizes)
-    for sample in inspection.worst:
-        parts = [f"{name} {sum(own)} in {len(own)}" for name, own in sample.modules.items() if own]
-        console.print(f"  large: {sample.id}: {', '.join(parts)}", highlight=False)
+    for large in inspection.worst:
+        parts = [f"{name} {sum(own)} in {len(own)}" for name, own in large.sample.modules.items() if own]
+        console.print(
+            f"  large: {large.place}: {', '.join(parts)} ({large.sample.id})", highlight=False, soft_wrap=True
+        )
     if (balance := inspection.balance) is not None:
         console.print(
             f"batches of {balance.batch_size} for {balance.replicas} replicas with {balance.microbatches} "

@@ -48,6 +48,7 @@ _WHOLE = "whole"
     ],
 )
 @click.option("--model", "model_path", type=MODEL, required=True, help="The model's description.")
+@click.option("--frozen", multiple=True, metavar="NAME", help="A module of a folder's model that is not trained.")
 @click.option("--ranks", type=COUNT, required=True, help="Pipeline ranks of a replica.")
 @workload_options
 @click.option("--tensor-parallel", type=COUNT, default=1, show_default=True, help="Devices that share a rank's layers.")
@@ -90,7 +91,7 @@ def command(**given: Any) -> None:
     for name in ("model_path", "data", "table", "deepspeed_config"):
         if given[name] is not None and out.exists() and given[name].exists() and out.samefile(given[name]):
             raise FileError(f"{out}: is read as well and would be replaced; name another file")
-    model = load_model(given["model_path"])
+    model = load_model(given["model_path"], given["frozen"])
     document = run_document(given)
     with refusing():
         sources = cost_inputs(given, document)

@@ -127,7 +127,7 @@ def _engine(given: Mapping[str, Any], config: Path | None) -> dict[str, Any]:
 
     if config is None:
         return {"config": "", "dataset": "", "options": {}}
-    from ds_dip.data import Sampler
+    from ds_dip.data import order_of
     from ds_dip.partition.workload import batch_shape
     from ds_dip.runtime import load_config, partition_for
 
@@ -135,7 +135,7 @@ def _engine(given: Mapping[str, Any], config: Path | None) -> dict[str, Any]:
     partition_for(model, document, given["ranks"])
     reference = dataset_for(model, given["dataset"], _options(given))
     try:
-        Sampler(len(reference.open()), batch_shape(document)[0], 0)
+        order_of(reference.open(), batch_shape(document)[0])
     except ValueError as error:
         raise FileError(f"{config}: cannot train on the dataset: {error}") from error
     return {

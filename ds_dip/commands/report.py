@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ds_dip.commands import Command, is_ours
+from ds_dip.commands._progress import waiting
 
 if TYPE_CHECKING:
     from ds_dip.reporting.viewer.document import Report
@@ -58,11 +59,13 @@ def command(
     if source.is_dir():
         if problem is not None or unitless:
             raise click.UsageError("--problem and --unitless go with a plan file, RUN is a folder; leave them out")
-        report = report_of_run(source, step=step, steps=steps)
+        with waiting("reading the run"):
+            report = report_of_run(source, step=step, steps=steps)
     else:
         if step is not None:
             raise click.UsageError("--step goes with a run's folder, PLAN is a file; leave it out")
-        report = _of_plan(source, problem, unitless)
+        with waiting("reading the plan"):
+            report = _of_plan(source, problem, unitless)
     if is_ours(out):
         raise FileError(f"{out}: is a file that ds_dip reads, which the page would replace; name another file")
     write_page(out, report)

@@ -33,7 +33,11 @@ _PARTS, _QUICK_PARTS, _PLOTS = "parts", "parts-quick", "plots"
 @click.command(
     "reproduce",
     cls=Command,
-    examples=["ds-dip reproduce dip --quick", "ds-dip reproduce dip --jobs 8 --out reproduction"],
+    examples=[
+        "ds-dip reproduce dip --quick",
+        "ds-dip reproduce dip --jobs 8 --out reproduction",
+        "ds-dip reproduce dflop --quick",
+    ],
 )
 @click.argument("paper", type=click.Choice(list(_OUT)))
 @click.option("--quick", is_flag=True, help="Fewer models, one small batch: about a minute of one core.")
@@ -53,26 +57,21 @@ def command(
     """Simulate the evaluation of PAPER and write a report that sets each figure beside the paper's.
 
     The report's first page tells what differs by more than 15 %, and what of the evaluation is missing. A run that was
-    interrupted goes on where it was with the same command (dflop, of minutes, begins again, in one process, and has no
-    HTML).
+    interrupted goes on where it was with the same command.
     """
-    out = Path(_OUT[paper]) if out is None else out
-    if paper == "dflop":
-        from ds_dip.commands import _reproduce_dflop
-
-        _reproduce_dflop.run(out, models, devices, quick=quick, as_json=as_json)
-        return
-    from ds_dip.reproduction import charts
+    from ds_dip.reproduction import charts, dip
     from ds_dip.reproduction.catalogue import parts_of
-    from ds_dip.reproduction.dip import reproduce
+    from ds_dip.reproduction.dflop import evaluation
     from ds_dip.reproduction.page import page
     from ds_dip.reproduction.report import report
     from ds_dip.reproduction.store import path_of
     from ds_dip.reproduction.tables import drawings
 
+    reproduce = {"dip": dip.reproduce, "dflop": evaluation.reproduce}[paper]
+    out = Path(_OUT[paper]) if out is None else out
     # A quick run leaves the parts of the long one alone.
     kept = out / (_QUICK_PARTS if quick else _PARTS)
-    parts = parts_of(quick)
+    parts = parts_of(quick, paper)
     targets = [out / f"report.{kind}" for kind in ("json", "md", "html")]
     check_folder(out, [target.name for target in targets])
     check_folder(kept, [path_of(kept, key).name for key in parts])

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ds_dip.costs.names import LAYER
-from ds_dip.costs.operators import spread_sizes
+from ds_dip.costs.operators import LAYER_KINDS, spread_sizes
 from ds_dip.costs.table import Row
 from ds_dip.models.kinds import PLACEHOLDER, loses
 from ds_dip.models.spec import Layer, Model, Sizes
 
-#: Options of a layer that cost nothing, and dimensions of a row that tell its instances.
-_FREE = ("depth", "rope_theta")
+#: Options of a layer that cost nothing (``weights`` only where the kind tells more), and dimensions of a row that tell
+#: its instances.
+_FREE, _TOLD = ("depth", "rope_theta"), "weights"
 _INSTANCES = ("size", "instances", "spread")
 
 
@@ -33,18 +34,19 @@ class Wanted:
 
 @lru_cache(maxsize=4096)
 def _name(kind: str, options: tuple[tuple[str, int], ...], loss: bool) -> str:
-    return f"{kind} {sorted(_shape(dict(options), loss).items())}"
+    return f"{kind} {sorted(_shape(kind, dict(options), loss).items())}"
 
 
-def _shape(options: Mapping[str, int], loss: bool) -> dict[str, int]:
-    shape = {key: value for key, value in options.items() if key not in _FREE and not key.startswith(PLACEHOLDER)}
+def _shape(kind: str, options: Mapping[str, int], loss: bool) -> dict[str, int]:
+    free = (*_FREE, _TOLD) if kind in LAYER_KINDS else _FREE
+    shape = {key: value for key, value in options.items() if key not in free and not key.startswith(PLACEHOLDER)}
     placeholders = sum(key.startswith(PLACEHOLDER) for key in options)
     return shape | ({"placeholders": placeholders} if placeholders else {}) | ({"loss": 1} if loss else {})
 
 
 def layer_shape(wanted: Wanted, size: int, instances: int, spread: int) -> dict[str, int]:
     """The shape of a whole layer's row."""
-    own = _shape(wanted.layer.options, wanted.loss)
+    own = _shape(wanted.layer.kind, wanted.layer.options, wanted.loss)
     return own | {"size": size, "instances": instances, "spread": spread}
 
 

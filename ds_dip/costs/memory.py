@@ -13,7 +13,7 @@ from functools import lru_cache
 from ds_dip.costs.operations import operations
 from ds_dip.costs.operators import is_reordered, runs_of
 from ds_dip.costs.parallel import ALONE, TensorParallel
-from ds_dip.models.kinds import MODULATIONS, TIMESTEP, windows
+from ds_dip.models.kinds import MODULATIONS, TIMESTEP, inner_of, windows
 from ds_dip.models.parameters import groups_of
 from ds_dip.models.spec import ELEMENT_BYTES, Layer, Sizes
 
@@ -145,8 +145,9 @@ def _patch_embedding(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
 def _merger(o: Mapping[str, int], sizes: Sizes, w: _Case) -> Footprint:
     n, m = sum(sizes.tokens), sum(sizes.merged)
     again = _norm(n, o["hidden"], w, root=False) / w.rows
-    held = (n * o["hidden"] / w.rows + m * o["output"]) * w.element
-    weights = o["merge"] * o["hidden"] * o["output"] * w.element if w.trained else 0
+    inner = inner_of(o)
+    held = (n * o["hidden"] / w.rows + m * inner) * w.element
+    weights = o["merge"] * o["hidden"] * inner * w.element if w.trained else 0
     rows = n * o["hidden"] * w.element
     return Footprint(held + again, held, rows + weights, again + rows, 2.0 * rows, rows)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ds_dip.costs.parallel import ALONE, TensorParallel
-from ds_dip.models.kinds import MODULATIONS, TIMESTEP, windows
+from ds_dip.models.kinds import MODULATIONS, TIMESTEP, inner_of, windows
 from ds_dip.models.parameters import groups_of
 from ds_dip.models.spec import Layer, Sizes
 
@@ -79,8 +79,9 @@ def _block(o: Options, sizes: Sizes, p: TensorParallel, attended: float) -> Oper
 
 def _merger(o: Options, sizes: Sizes, p: TensorParallel) -> Operations:
     n, m = sum(sizes.tokens), sum(sizes.merged)
-    weights = (o["merge"] * o["hidden"] * o["output"] + o["output"] ** 2) / p.degree
-    kept = 2 * n * o["hidden"] / p.rows + 2 * m * o["output"] / p.degree
+    inner = inner_of(o)
+    weights = inner * (o["merge"] * o["hidden"] + o["output"]) / p.degree
+    kept = 2 * n * o["hidden"] / p.rows + 2 * m * inner / p.degree
     return Operations(2 * m * weights, kept, 2 * kept, weights, (m * o["output"],), (n * o["hidden"],))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ds_dip.models.kinds import MODULATIONS, PLACEHOLDER, TIMESTEP, windows
+from ds_dip.models.kinds import MODULATIONS, PLACEHOLDER, TIMESTEP, inner_of, windows
 from ds_dip.models.spec import Layer, Sizes
 
 Shape = Mapping[str, int]
@@ -204,7 +204,7 @@ def _patches(o: Shape, sizes: Sizes, _: int) -> list[Call]:
 
 def _merger(o: Shape, sizes: Sizes, tp: int) -> list[Call]:
     n, m, hidden, output = sum(sizes.tokens), sum(sizes.merged), o["hidden"], o["output"]
-    wide, inner = o["merge"] * hidden, -(-output // tp)
+    wide, inner = o["merge"] * hidden, -(-inner_of(o) // tp)
     found = [
         Call("layer_norm", {"width": hidden, "rows": n}),
         Call("gather", {"width": hidden, "rows": n}),

@@ -6,8 +6,9 @@ and activation functions again, layer by layer. ``full`` keeps the stage's input
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ds_dip.costs.corrections import CorrectedCosts
 from ds_dip.costs.memory import Footprint, footprint
@@ -19,6 +20,7 @@ from ds_dip.models.kinds import loses
 from ds_dip.models.spec import Layer, Model, Sizes
 
 STRATEGIES = ("none", "selective", "full")
+_Value = TypeVar("_Value")
 #: Operators that ``selective`` runs again.
 CHEAP = ("layer_norm", "rms_norm", "modulate", "gelu", "silu_gate", "gather")
 
@@ -79,11 +81,15 @@ def stage_costs(
     backward = costs.backward(module, start, stop, sizes)
     kept = float(costs.activation_bytes(module, start, stop, sizes))
     layers, frozen = model.module(module).layers[start:stop], model.module(module).frozen
-    prints = [
-        footprint(layer, sizes, compute, loss=loses(model, module, index), frozen=frozen, parallel=parallel)
-        for index, layer in enumerate(layers, start)
-    ]
-    between = [sum(spec.bytes(sizes, compute) for spec in layer.output) / parallel.rows for layer in layers[:-1]]
+    losing = [loses(model, module, index) for index in range(start, start + len(layers))]
+    wanted = list(zip(layers, losing, strict=True))
+    prints = _each(
+        wanted,
+        lambda layer, loss: footprint(layer, sizes, compute, loss=loss, frozen=frozen, parallel=parallel),
+    )
+    between = _each(
+        wanted[:-1], lambda layer, _: sum(spec.bytes(sizes, compute) for spec in layer.output) / parallel.rows
+    )
     # A module's first layer takes what other modules gave, which no layer keeps, but the stage does for its gradients.
     leaves = inputs if start == 0 else 0.0
     counted = sum(own.kept for own in prints)
@@ -95,10 +101,8 @@ def stage_costs(
             found.append(_whole(forward, backward, everything, most))
         elif strategy == "selective":
             held = scale * sum(own.selective for own in prints) + leaves
-            again = sum(
-                share(layer, sizes, compute) * _alone(costs, module, index, index + 1, sizes)
-                for index, layer in enumerate(layers, start)
-            )
+            shares = _each(wanted, lambda layer, _: share(layer, sizes, compute))
+            again = sum(own * _alone(costs, module, index, index + 1, sizes) for index, own in enumerate(shares, start))
             found.append(_whole(forward, backward + again, held, _workspace(prints, between, leaves, selective=True)))
         elif strategy == "full":
             again = _alone(costs, module, start, stop, sizes)
@@ -107,6 +111,14 @@ def stage_costs(
         else:
             raise ValueError(f"memory strategy {strategy!r} is unknown: use one of {', '.join(STRATEGIES)}")
     return tuple(found)
+
+
+def _each(wanted: Sequence[tuple[Layer, bool]], of: Callable[[Layer, bool], _Value]) -> list[_Value]:
+    """A value of every layer; one that is like the layer before, as most are, has that one's."""
+    found: list[_Value] = []
+    for place, own in enumerate(wanted):
+        found.append(found[-1] if place and own == wanted[place - 1] else of(*own))
+    return found
 
 
 def forward_bytes(

@@ -65,6 +65,12 @@ class Ahead:
         loaded = future.result()
         return {name: loaded[name] for name in fields}
 
+    def forget(self, sample: str) -> None:
+        """Load a sample anew when it is asked for."""
+        with self._lock:
+            if (held := self._held.pop(sample, None)) is not None:
+                held[1].cancel()
+
     def close(self) -> None:
         """Let go of everything; what is under way ends by itself."""
         with self._lock:

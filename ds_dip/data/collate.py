@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ds_dip.data.faults import SampleError
 from ds_dip.data.metadata import Dataset, SampleMetadata
 from ds_dip.files import first_line
 
@@ -43,6 +44,8 @@ def _load(dataset: Dataset, sample: SampleMetadata, fields: Sequence[str]) -> Ma
     """What the dataset gives for a sample; ValueError, naming the sample, where it raises or gives no mapping."""
     try:
         loaded = dataset.load(sample.id, fields)
+    except SampleError as error:
+        raise ValueError(f"sample {sample.id!r} cannot be made: {error}") from error
     except Exception as error:
         raise ValueError(
             f"sample {sample.id!r}: the dataset raised {type(error).__name__} ({first_line(error)}) while it loaded "

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from ds_dip.data.ahead import announce
+from ds_dip.data.faults import Fault, FaultFinding, Lost, finds_faults
 from ds_dip.data.metadata import SampleMetadata
-from ds_dip.data.ordering import Order
+from ds_dip.data.ordering import Order, refuse_order
 from ds_dip.data.reference import DatasetReference
 from ds_dip.data.sampler import epoch_order
 
@@ -43,6 +44,7 @@ class Mixture:
             dataset = DatasetReference.parse({key: value for key, value in part.items() if key != "weight"}).open()
             if not len(dataset):
                 raise ValueError(f"part {name!r} has no samples; leave it out")
+            refuse_order(dataset, f"part {name!r}", "put the order around the mixture, and a mixture's parts into it")
             weight = part.get("weight", len(dataset))
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
                 raise ValueError(f"part {name!r} has the weight {weight!r}, expected a number above 0")
@@ -78,6 +80,36 @@ class Mixture:
         for name, part in zip(self._names, self._parts, strict=True):
             own = [sample.partition("/")[2] for sample in samples if sample.partition("/")[0] == name]
             announce(part, own, fields)
+
+    @property
+    def finds_faults(self) -> bool:
+        """Whether any part does; see FaultFinding for this and the next ones."""
+        return any(finds_faults(part) for part in self._parts)
+
+    def faults(self, samples: Sequence[str], fields: Sequence[str]) -> list[Fault]:
+        """See FaultFinding."""
+        return [
+            Fault(f"{name}/{fault.sample}", fault.sentence)
+            for name, part, own in self._finding(samples)
+            for fault in part.faults(own, fields)
+        ]
+
+    def leave_out(self, samples: Sequence[str]) -> None:
+        """See FaultFinding."""
+        for _, part, own in self._finding(samples):
+            part.leave_out(own)
+
+    def lost(self, samples: Sequence[str]) -> Lost:
+        """See FaultFinding."""
+        found = [part.lost(own) for _, part, own in self._finding(samples)]
+        return Lost(sum(own.tokens for own in found), sum(own.samples for own in found))
+
+    def _finding(self, samples: Sequence[str]) -> Iterator[tuple[str, FaultFinding, list[str]]]:
+        """The parts that find faults, with their names and their own ids of these samples."""
+        for name, part in zip(self._names, self._parts, strict=True):
+            own = [sample.partition("/")[2] for sample in samples if sample.partition("/")[0] == name]
+            if own and finds_faults(part):
+                yield name, part, own
 
     def order(self, batch_size: int, seed: int = 0) -> Order:
         """The order of a run; ValueError where a part has fewer samples than a step takes of it."""

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ds_dip.data.ahead import announce
+from ds_dip.data.faults import Fault, Lost, finds_faults
 from ds_dip.data.metadata import SampleMetadata
+from ds_dip.data.ordering import refuse_order
 from ds_dip.data.reference import DatasetReference
 
 #: Samples that are packed together, longest first.
@@ -36,6 +38,7 @@ class Packed:
         if length < 1 or longer not in ("error", "skip"):
             raise ValueError(f"length is {length} and longer {longer!r}, expected at least 1, and error or skip")
         self._dataset = DatasetReference.parse(dataset).open()
+        refuse_order(self._dataset, "the dataset", "pack the parts of a mixture, and put the order around the packs")
         self._length = length
         sizes = [sum(self._dataset.metadata(index).modules.get(module, ())) for index in range(len(self._dataset))]
         self._kept = [index for index, size in enumerate(sizes) if size <= length]
@@ -97,8 +100,36 @@ class Packed:
 
     def ahead(self, samples: Sequence[str], fields: Sequence[str]) -> None:
         """Hand on what will be loaded to a dataset that loads ahead."""
-        packs = [self._packs[int(sample.rpartition("-")[2])] for sample in samples]
-        announce(self._dataset, [self._dataset.metadata(own).id for pack in packs for own in pack], fields)
+        announce(self._dataset, [member for pack in samples for member in self._members(pack)], fields)
+
+    def _members(self, pack: str) -> list[str]:
+        """Ids of a pack's samples."""
+        return [self._dataset.metadata(own).id for own in self._packs[int(pack.rpartition("-")[2])]]
+
+    @property
+    def finds_faults(self) -> bool:
+        """Whether the dataset in it does; see FaultFinding for this and the next ones."""
+        return finds_faults(self._dataset)
+
+    def faults(self, samples: Sequence[str], fields: Sequence[str]) -> list[Fault]:
+        """Of members, not of packs; see FaultFinding."""
+        if not finds_faults(self._dataset):
+            return []
+        return self._dataset.faults([member for pack in samples for member in self._members(pack)], fields)
+
+    def leave_out(self, samples: Sequence[str]) -> None:
+        """See FaultFinding; these are members."""
+        if finds_faults(self._dataset):
+            self._dataset.leave_out(samples)
+
+    def lost(self, samples: Sequence[str]) -> Lost:
+        """See FaultFinding; a pack is lost where all its members are."""
+        if not finds_faults(self._dataset):
+            return Lost()
+        packs = [self._members(pack) for pack in samples]
+        found = [self._dataset.lost(members) for members in packs]
+        whole = [own.samples == len(members) for own, members in zip(found, packs, strict=True)]
+        return Lost(sum(own.tokens for own in found), sum(whole))
 
 
 def _packs(samples: Sequence[tuple[int, int]], length: int) -> list[list[int]]:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ds_dip.models.context import Context
     from ds_dip.models.diffusion import flow_matching_loss
     from ds_dip.models.dropout import Dropout
-    from ds_dip.models.hf.split import from_diffusers, from_transformers
+    from ds_dip.models.hf.diffusers import from_diffusers
+    from ds_dip.models.hf.split import from_transformers
     from ds_dip.models.loss import token_cross_entropy
     from ds_dip.models.norms import NormStatus, fused_norms
 
@@ -50,7 +51,7 @@ _WITH_TORCH = {
     "Dropout": "dropout",
     "NormStatus": "norms",
     "flow_matching_loss": "diffusion",
-    "from_diffusers": "hf.split",
+    "from_diffusers": "hf.diffusers",
     "from_transformers": "hf.split",
     "fused_norms": "norms",
     "layer_factories": "build",

@@ -6,14 +6,20 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import nn
 
-from ds_dip.models.diffusion import DIFFUSION_BUILDERS
+from ds_dip.models.context import Context
+from ds_dip.models.diffusion import DIFFUSION_BUILDERS, flow_matching_loss
 from ds_dip.models.layers import BUILDERS as PLAIN
+from ds_dip.models.loss import token_cross_entropy
 from ds_dip.models.spec import Layer, Model
 
+#: For each module, one factory a layer, in order; and the loss summed over a microbatch.
+Factories: TypeAlias = Mapping[str, Sequence[Callable[[], nn.Module]]]
+Loss: TypeAlias = Callable[[torch.Tensor, Context], torch.Tensor]
 #: How each kind of layer is built.
 BUILDERS = {**PLAIN, **DIFFUSION_BUILDERS}
 
@@ -55,16 +61,18 @@ def layer_factories(model: Model, seed: int = 0) -> Mapping[str, tuple[Callable[
     }
 
 
-def factories_of(path: str | Path, model: Model, seed: int = 0) -> Mapping[str, Sequence[Callable[[], nn.Module]]]:
-    """As ``layer_factories``, of the model that ``load_model`` read from ``path``: a folder's layers are the library's.
+def factories_and_loss(path: str | Path, model: Model, seed: int = 0) -> tuple[Factories, Loss]:
+    """(the layers, as ``layer_factories``, of the model that ``load_model`` read from ``path``; what it is trained by).
 
-    They are drawn where the folder has no weights.
+    A folder's are the library's own layers and loss; they are drawn where the folder has no weights.
     """
     if not Path(path).is_dir():
-        return layer_factories(model, seed)
+        tokens = model.modules[-1].layers[-1].kind == "head"
+        return layer_factories(model, seed), token_cross_entropy if tokens else flow_matching_loss
     from ds_dip.models.hf.split import drawn_or_read
 
-    return drawn_or_read(path, seed).layers
+    split = drawn_or_read(path, seed)
+    return split.layers, split.loss
 
 
 def _layer_seed(seed: int, module: str, index: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,28 @@ from ds_dip.models.spec import Layer, Model, Module
 FORMAT = "ds-dip/model"
 
 
-def load_model(path: str | Path) -> Model:
+def load_model(path: str | Path, frozen: Sequence[str] = ()) -> Model:
     """Read a model's description from a file, or from a folder of transformers, of which only config.json is read.
 
-    Raises FileError, one sentence with the field, the value found and what was expected; for a folder whose model
-    cannot be split a ValueError that names what is in the way.
+    ``frozen`` names modules of a folder's model that are not trained; a file says it itself. Raises FileError, one
+    sentence with the field, the value found and what was expected; for a folder whose model cannot be split a
+    ValueError that names what is in the way.
     """
     if Path(path).is_dir():
-        return _of_folder(Path(path))
+        return _of_folder(Path(path), frozen)
+    if frozen:
+        raise FileError(f"{path}: its modules say themselves whether they are frozen; leave --frozen out")
     return parse_model(read_json(path, FORMAT), str(path))
 
 
-def _of_folder(folder: Path) -> Model:
+def _of_folder(folder: Path, frozen: Sequence[str]) -> Model:
     try:
         from ds_dip.models.hf.split import describe
     except ImportError as error:
         raise FileError(
             f"{folder} is a model of transformers, which needs pip install 'ds_dip[hf]' ({error})"
         ) from error
-    return describe(folder)
+    return describe(folder, frozen)
 
 
 def parse_model(document: Mapping[str, Any], where: str = "model") -> Model:

@@ -12,7 +12,8 @@ patch_embedding    2 N patch² channels D                                       
 encoder_block      2 N D (2 H + 2 G) d + 4 Σ s_i² H d + 2 N (2 + gated) D F    D (2 H + 2 G) d + (2 + gated) D F
                                                                                + (H + 2 G) d + D
                                                                                + (1 + gated) F + D + 4 D
-merger             2 M (merge D output + output²)                              merge D output + output² + 2 output + 2 D
+merger             2 M (merge D + output) inner                                (merge D + output + 1) inner
+                                                                               + output + 2 D
 token_embedding    none: it moves N D elements                                 vocabulary D
 decoder_block      2 N D (2 H + 2 G) d + 2 Σ s_i² H d + 2 N (2 + gated) D F    D (2 H + 2 G) d + (2 + gated) D F + 2 D
 head               2 N D vocabulary                                            D vocabulary + D
@@ -26,8 +27,10 @@ video_output       2 N D P                                                     D
 
 An encoder block attends within each instance in both directions, or within each of its windows (s_i is then a window's
 size), a decoder block causally (half of the products). A diffusion block attends to its clip and then to the clip's
-text: for a diffusion transformer ``merged`` are the clips' tokens of text, which travel along its chain. ``depth``
-scales the initial weights and ``rope_theta`` the rotary positions; neither costs anything.
+text: for a diffusion transformer ``merged`` are the clips' tokens of text, which travel along its chain. A merger's
+``inner`` is its output's width unless an option says otherwise. ``depth`` scales the initial weights and
+``rope_theta`` the rotary positions; neither costs anything. Another library's layer, which counts as one of these,
+tells by the option ``weights`` how many parameters it has.
 """
 
 from __future__ import annotations
@@ -105,6 +108,11 @@ def merger(hidden: int, merge: int, output: int) -> Layer:
     It lies at the end of the encoder so that the boundary carries the small merged rows.
     """
     return Layer("merger", (TensorSpec(("merged", output)),), (), {"hidden": hidden, "merge": merge, "output": output})
+
+
+def inner_of(options: Mapping[str, int]) -> int:
+    """The width between a merger's two projections."""
+    return options.get("inner", options["output"])
 
 
 def token_embedding(hidden: int, vocabulary: int, placeholders: Mapping[str, int]) -> Layer:

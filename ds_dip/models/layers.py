@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ds_dip.models.context import Context
-from ds_dip.models.kinds import PLACEHOLDER, windows
+from ds_dip.models.kinds import PLACEHOLDER, inner_of, windows
 from ds_dip.models.norms import layer_norm, rms_norm
 from ds_dip.models.packing import attention, grid, rotary, rotate, squares
 from ds_dip.models.spec import Layer
@@ -169,8 +169,8 @@ class Merger(nn.Module):
         o = layer.options
         self.merge = o["merge"]
         self.norm = layer_norm(o["hidden"])
-        self.inner = linear(o["merge"] * o["hidden"], o["output"], bias=True, scale=o["merge"])
-        self.output = linear(o["output"], o["output"], bias=True, scale=2.0)
+        self.inner = linear(o["merge"] * o["hidden"], inner_of(o), bias=True, scale=o["merge"])
+        self.output = linear(inner_of(o), o["output"], bias=True, scale=2.0)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Merge neighbours and project them to the language model's width."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from ds_dip.models.kinds import MODULATIONS, TIMESTEP
+from ds_dip.models.kinds import MODULATIONS, TIMESTEP, inner_of
 from ds_dip.models.spec import Layer, Model
 
 Options = Mapping[str, int]
@@ -16,11 +16,15 @@ def parameters(layer: Layer, tensor_parallel: int = 1) -> int:
 
     Matrices are cut by columns or by rows, embeddings and head by the vocabulary; every device holds all of norms,
     positions, modulations, of biases behind a cut by rows, and of an image or latent embedding. Fewer key/value groups
-    than devices are held more than once. A layer of another kind, which nobody cuts, tells its own as the option
-    ``weights``; one that does not counts as a square matrix as wide as its output, as its operations do.
+    than devices are held more than once. A layer whose option ``weights`` tells their number has the share of them that
+    its kind would have. A layer of another kind is never cut, and without that option counts as a square matrix as wide
+    as its output, as its operations do.
     """
     if layer.kind in _PARAMETERS:
-        return _PARAMETERS[layer.kind](layer.options, tensor_parallel)
+        own = _PARAMETERS[layer.kind](layer.options, tensor_parallel)
+        if "weights" not in layer.options:
+            return own
+        return round(layer.options["weights"] * own / _PARAMETERS[layer.kind](layer.options, 1))
     width = max((prod(d for d in spec.dims if isinstance(d, int)) for spec in layer.output), default=1)
     return int(layer.options.get("weights", width * width))
 
@@ -63,7 +67,7 @@ def _encoder_block(o: Options, tp: int) -> int:
 
 
 def _merger(o: Options, tp: int) -> int:
-    inner = _share(o["output"], tp)
+    inner = _share(inner_of(o), tp)
     return (o["merge"] * o["hidden"] + 1 + o["output"]) * inner + o["output"] + 2 * o["hidden"]
 
 

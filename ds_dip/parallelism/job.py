@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import cycle, islice
+from itertools import accumulate, cycle, islice
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ds_dip.costs.ending import Ending
 from ds_dip.costs.model import CostModel, module_seconds
 from ds_dip.costs.parallel import TensorParallel
 from ds_dip.data import SampleMetadata
+from ds_dip.models.parameters import parameters
 from ds_dip.models.spec import Model, Module, Sizes
 from ds_dip.parallelism.pricing import KindCosts
 from ds_dip.partition.memory import Memory
@@ -61,6 +62,8 @@ class Job:
     loss: str = "tokens"
     _costs: dict[int, KindCosts] = field(default_factory=dict, repr=False, compare=False)
     _loads: dict[str, Load] = field(default_factory=dict, repr=False, compare=False)
+    #: Of a module by its group's size: parameters of all layers before each one, and of all.
+    _elements: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.profile:
@@ -84,6 +87,14 @@ class Job:
             model = replace(self.model, modules=modules)
             self._costs[tensor] = KindCosts(model, self.cluster.costs(model, tensor))
         return self._costs[tensor]
+
+    def elements(self, module: str, tensor: int, start: int, stop: int) -> int:
+        """Parameters of the layers ``start`` to ``stop`` on one device in a group of ``tensor``."""
+        if (module, tensor) not in self._elements:
+            counts = (parameters(layer, tensor) for layer in self.model.module(module).layers)
+            self._elements[module, tensor] = (0, *accumulate(counts))
+        sums = self._elements[module, tensor]
+        return sums[stop] - sums[start]
 
     def memory(self, tensor: int, replicas: int) -> Memory:
         """How a device in a group of ``tensor`` spends its memory among ``replicas``."""

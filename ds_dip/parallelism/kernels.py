@@ -180,3 +180,56 @@ def _choose(
                 best, rank_of_best = task, rank
         task = behind[task]
     chosen[place], start[place] = best, time
+
+
+@njit(cache=True, nogil=True)
+def in_order(
+    forward: Floats, backward: Floats, delay: Floats, rank: Ints, warm: Ints, busy: Floats, end: Floats
+) -> bool:
+    """The same of 1F1B: every rank runs ``warm`` forwards, then a forward and a backward in turn, then backwards.
+
+    Shapes are those of ``simulate``, with one stage of a microbatch a rank; a stage that is not there takes no time.
+    Whether all was run: with too few forwards ahead ranks wait for each other.
+    """
+    microbatches, stages = forward.shape
+    ranks = busy.shape[0]
+    own = np.zeros((ranks, microbatches), np.int64)
+    count = np.zeros(ranks, np.int64)
+    for microbatch in range(microbatches):
+        for stage in range(stages):
+            place = rank[microbatch, stage]
+            own[place, count[place]] = microbatch * stages + stage
+            count[place] += 1
+    ahead, ready = np.full(microbatches * stages, np.inf), np.full(microbatches * stages, np.inf)
+    for microbatch in range(microbatches):
+        ahead[microbatch * stages] = 0.0
+    forwards, backwards = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    busy[:] = 0.0
+    end[:] = 0.0
+    left, moving = 2 * microbatches * stages, True
+    while moving:
+        moving = False
+        for place in range(ranks):
+            while backwards[place] < count[place]:
+                forth = forwards[place] < min(count[place], backwards[place] + warm[place] + 1)
+                task = own[place, forwards[place] if forth else backwards[place]]
+                time = ahead[task] if forth else ready[task]
+                if time == np.inf:
+                    break
+                microbatch, stage = task // stages, task % stages
+                seconds = max(0.0, forward[microbatch, stage] if forth else backward[microbatch, stage])
+                end[place] = max(end[place], time) + seconds
+                busy[place] += seconds
+                if forth:
+                    forwards[place] += 1
+                    if stage + 1 < stages:
+                        ahead[task + 1] = end[place] + delay[microbatch, stage]
+                    else:
+                        ready[task] = end[place]
+                else:
+                    backwards[place] += 1
+                    if stage:
+                        ready[task - 1] = end[place] + delay[microbatch, stage - 1]
+                left -= 1
+                moving = True
+    return bool(left == 0)

@@ -17,10 +17,11 @@ import numpy.typing as npt
 from ds_dip.costs.strategies import STRATEGIES
 from ds_dip.models.partition import PartitionError
 from ds_dip.parallelism import closed
+from ds_dip.parallelism.groups import tails_of
 from ds_dip.parallelism.job import Job
-from ds_dip.parallelism.layout import DISAGGREGATED, SEPARATED, Layout
+from ds_dip.parallelism.layout import DISAGGREGATED, PLACEMENTS, SEPARATED, Layout
 from ds_dip.parallelism.placing import problem_of
-from ds_dip.parallelism.simulation import Prediction, Simulator, tails_of
+from ds_dip.parallelism.simulation import Prediction, Simulator
 from ds_dip.parallelism.space import Options, columns, laps
 from ds_dip.partition.scoring import Scheduler, UnfitError
 from ds_dip.scheduling import BaselineError, InfeasibleError, ProblemError
@@ -32,8 +33,8 @@ Progress = Callable[[int, int, float], None]
 _WALKED = 400
 #: Of the layouts of one round that are looked at again in the next, and neighbours of each that join them.
 _KEPT, _NEAR = 3, 6
-#: Layouts that are looked at, for each that is simulated first, until one is found that memory holds.
-_SEARCHED = 10
+#: For each layout that is simulated first: so many are looked at, for so many that memory holds.
+_SEARCHED, _BOUNDED = 10, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Effort:
 
     ``pool`` layouts of each placement on one batch, the best of them on ``batches`` batches, ``shown`` and as many more
     on ``held_out`` others with every replica. A space of at most ``exhaustive`` layouts is simulated whole. ``seed``
-    draws batches.
+    draws batches. Not ``balanced``, samples go to replicas and microbatches in turn; ``fixed``, ranks run 1F1B.
     """
 
     pool: int = 30
@@ -51,6 +52,8 @@ class Effort:
     shown: int = 10
     exhaustive: int = 40
     seed: int = 0
+    balanced: bool = True
+    fixed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("pool", "batches", "held_out", "shown"):
@@ -126,8 +129,10 @@ class _Search:
         self.means = closed.Means(job)
         steps = range(effort.batches + effort.held_out)
         drawn = [job.drawn(step, effort.seed) for step in steps]
-        self.scorer = Simulator(job, drawn[: effort.batches])
-        self.final = Simulator(job, drawn[effort.batches :])
+        self.scorer, self.final = (
+            Simulator(job, own, balanced=effort.balanced, fixed=effort.fixed)
+            for own in (drawn[: effort.batches], drawn[effort.batches :])
+        )
         paper = closed.paper(job, self.means, self.space)
         #: By the paper's objective: its own placement first, what does not fit at the mean point left out.
         order = np.lexsort((paper, ~self.space.disaggregated))
@@ -143,7 +148,10 @@ class _Search:
         if not whole:
             ranked = self._best(pool, batches=1)
             kept = [own.layout for own in ranked[: max(len(ranked) // _KEPT, 2 * self.effort.shown)]]
-            around = self._around(kept[: self.effort.shown], rows)
+            # Of each placement, so that one whose first layouts are better does not keep the other from being searched.
+            best = [[own.layout for own in ranked if own.layout.placement == each] for each in PLACEMENTS]
+            most = -(-self.effort.shown // max(1, sum(map(bool, best))))
+            around = self._around([layout for own in best for layout in own[:most]], rows)
             self.expected = len(self.tried) + len(kept) + len(around) + 2 * self.effort.shown
             near = [own.layout for own in self._best(around, batches=1)][: self.effort.shown]
             ranked = self._best([*kept, *near], batches=None)
@@ -186,8 +194,13 @@ class _Search:
             gpus = self.job.cluster.gpus
             least = f"no layout of {self.job.model.name} on {gpus} GPU{'s' * (gpus > 1)} fits: "
             if not refusal:
-                least += "its parameters, gradients and optimizer state are more than they hold; "
-                raise LayoutError(f"{least}use more GPUs, or such as have more memory")
+                held, memory = float(self._held().min()), self.job.cluster.memory
+                assert memory is not None
+                raise LayoutError(
+                    f"{least}its parameters, gradients and optimizer state are more than they hold, "
+                    f"{held / 1e9:.3g} GB a GPU in the leanest layout, and each has {memory / 1e9:.3g} GB; use more "
+                    "GPUs, or such as have more memory"
+                )
             smaller = ", or a smaller global batch" if self.job.batch > 1 else ""
             raise LayoutError(f"{least}{refusal}; use more GPUs{smaller}")
         return Found(
@@ -205,9 +218,12 @@ class _Search:
         memory = self.job.cluster.memory
         if memory is None:
             return np.arange(len(self.space))
+        return np.nonzero(self._held() < memory)[0]
+
+    def _held(self) -> closed.Floats:
+        """Bytes of state on each row's mean rank, of the fuller mesh."""
         encoder, backbone = closed.states(self.job, self.means, self.space)
-        held = np.where(self.space.disaggregated, np.maximum(encoder, backbone), encoder + backbone)
-        return np.nonzero(held < memory)[0]
+        return np.where(self.space.disaggregated, np.maximum(encoder, backbone), encoder + backbone)
 
     def _pool(self, rows: Ints) -> list[Layout]:
         """What is simulated first: the best of each placement by what is expected, and of the paper's objective."""
@@ -220,24 +236,24 @@ class _Search:
             small = order if len(order) <= self.effort.exhaustive else order[:0]
             few = [layout for row in small for layout in self._laps(int(row))]
             if not 0 < len(few) <= self.effort.exhaustive:
-                likely = islice(filter(self._fits, order[: _SEARCHED * self.effort.pool].tolist()), self.effort.pool)
-                every = [list(self._laps(row)) for row in likely]
+                bounded = ((self._least(row), row) for row in order[: _SEARCHED * self.effort.pool].tolist())
+                fitting = islice((own for own in bounded if own[0] < inf), _BOUNDED * self.effort.pool)
+                every = [list(self._laps(row)) for _, row in sorted(fitting)[: self.effort.pool]]
                 few = [layout for own in every for layout in dict.fromkeys((own[0], own[-1]))]
             found += few
         found += [self._plain(row) for row in self.paper[: self.effort.shown]]
         return list(dict.fromkeys(found))
 
-    def _fits(self, row: int) -> bool:
-        """Whether a row holds the heaviest microbatch by some memory strategy."""
-        plain = self._plain(row)
+    def _least(self, row: int) -> float:
+        """What no order of a row is below, by its best memory strategy; infinite where none holds a microbatch."""
+        plain, best = self._plain(row), inf
         for strategy in reversed(STRATEGIES):
             layout = replace(plain, strategy=strategy)
             try:
-                self.scorer.room(layout, self.scorer.partition(layout))
-                return True
+                best = min(best, self.scorer.least(layout))
             except (UnfitError, PartitionError) as error:
                 self.unfit[layout] = str(error)
-        return False
+        return best
 
     def _plain(self, row: int) -> Layout:
         return self.space.layout(row, (1,) * len(self.job.model.modules), STRATEGIES[0])

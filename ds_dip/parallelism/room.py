@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ds_dip.costs.operators import is_reordered, runs_of
 from ds_dip.costs.strategies import stage_costs
 from ds_dip.models.partition import Chunk, Partition
-from ds_dip.models.spec import Sizes
+from ds_dip.models.spec import Sizes, TensorSpec
 from ds_dip.parallelism.job import Job
 from ds_dip.parallelism.layout import DISAGGREGATED, Layout, Mesh
 from ds_dip.parallelism.placing import Pipelines
@@ -34,13 +34,24 @@ class Room(NamedTuple):
     entered: int
 
 
+class _Numbered(NamedTuple):
+    """Instances, and a number that equal ones share."""
+
+    number: int
+    sizes: Sizes
+
+
 class Rooms:
     """Rooms of layouts; ``heaviest`` gives the heaviest batch of the data as a layout's groups run it."""
 
     def __init__(self, job: Job, heaviest: Callable[[Layout], Sequence[Batch]]) -> None:
         self.job, self._heaviest = job, heaviest
-        self._largest: dict[tuple[int, int], dict[str, tuple[Sizes, ...]]] = {}
+        self._largest: dict[tuple[int, int], dict[str, tuple[_Numbered, ...]]] = {}
         self._holds: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._messages: dict[tuple[tuple[TensorSpec, ...], int], int] = {}
+        #: Keys of holds: instances are long, and they and kinds of layers are asked for again and again.
+        self._numbers: dict[Sizes, int] = {}
+        self._kinds: dict[tuple[str, int, int, int], tuple[float, ...]] = {}
 
     def of(self, layout: Layout, partition: Partition) -> Room:
         """What the ranks of a layout hold; UnfitError where they do not hold the heaviest microbatch."""
@@ -54,12 +65,15 @@ class Rooms:
                 self._hold(chunk, meshes[chunk.module], layout.strategy, s, largest) for s in largest[chunk.module]
             ]
             kept, workspace = max(own[0] for own in holds), max(own[1] for own in holds)
-            sizes = largest[chunk.module][0]
+            biggest = largest[chunk.module][0]
             parted = whole if layout.placement == DISAGGREGATED and chunk.module != model.loss_module else 1.0
             each[chunk.rank] += kept / parted
             beside[chunk.rank] = max(beside[chunk.rank], workspace / parted)
             specs = model.module(chunk.module).layers[chunk.stop - 1].output
-            messages[chunk.rank] = max(messages[chunk.rank], *(spec.bytes(sizes, compute) for spec in specs))
+            key = specs, biggest.number
+            if key not in self._messages:
+                self._messages[key] = max(spec.bytes(biggest.sizes, compute) for spec in specs)
+            messages[chunk.rank] = max(messages[chunk.rank], self._messages[key])
         fits = [ANY] * partition.ranks
         every: list[float | None] = []
         of_rank = {chunk.rank: meshes[chunk.module] for chunk in partition.chunks}
@@ -85,33 +99,42 @@ class Rooms:
             state, tuple(every), tuple(each), tuple(beside), min(ANY, min(fits[:deep]) * sets), min(fits[deep:])
         )
 
-    def _largest_of(self, layout: Layout) -> dict[str, tuple[Sizes, ...]]:
+    def _largest_of(self, layout: Layout) -> dict[str, tuple[_Numbered, ...]]:
         """Of every module, the largest instances of a microbatch of the heaviest batch: see ``_largest``."""
         own = Pipelines.of(layout)
         key = own.groups, own.microbatches
         if key not in self._largest:
             every = [mb for batch in self._heaviest(layout) for mb in batch.microbatches]
             self._largest[key] = {
-                module.name: _largest([mb.sizes[module.name] for mb in every]) for module in self.job.model.modules
+                module.name: tuple(
+                    _Numbered(self._numbers.setdefault(sizes, len(self._numbers)), sizes)
+                    for sizes in _largest([microbatch.sizes[module.name] for microbatch in every])
+                )
+                for module in self.job.model.modules
             }
         return self._largest[key]
 
     def _hold(
-        self, chunk: Chunk, mesh: Mesh, strategy: str, sizes: Sizes, largest: dict[str, tuple[Sizes, ...]]
+        self, chunk: Chunk, mesh: Mesh, strategy: str, own: _Numbered, largest: dict[str, tuple[_Numbered, ...]]
     ) -> tuple[float, float]:
         """(bytes that a chunk keeps of a microbatch, the most beside that while its backward runs) of one device."""
         job, model, compute = self.job, self.job.model, self.job.cluster.compute
         costs, parallel = job.costs(mesh.tensor), job.cluster.parallel(mesh.tensor)
-        signature = tuple(costs.kinds(chunk.module, chunk.start, chunk.stop).tolist())
-        key = mesh.tensor, chunk.module, signature, chunk.start == 0, strategy, sizes
+        place = chunk.module, mesh.tensor, chunk.start, chunk.stop
+        if place not in self._kinds:
+            self._kinds[place] = tuple(costs.kinds(chunk.module, chunk.start, chunk.stop).tolist())
+        sources = () if chunk.start else model.upstream(chunk.module)
+        taken = None if chunk.start else tuple(largest[source][0].number for source in sources)
+        key = mesh.tensor, chunk.module, self._kinds[place], taken, strategy, own.number
         if key not in self._holds:
+            sizes = own.sizes
             if chunk.start:
                 specs = model.module(chunk.module).layers[chunk.start - 1].output
                 inputs = sum(spec.bytes(sizes, compute) for spec in specs)
             else:
                 inputs = sum(
-                    spec.bytes(largest[source][0], compute)
-                    for source in model.upstream(chunk.module)
+                    spec.bytes(largest[source][0].sizes, compute)
+                    for source in sources
                     for spec in model.module(source).layers[-1].output
                 )
             (found,) = stage_costs(
@@ -133,8 +156,10 @@ def _largest(every: Sequence[Sizes]) -> tuple[Sizes, ...]:
 
 def states_of(job: Job, layout: Layout, partition: Partition) -> tuple[float, ...]:
     """Bytes of parameters, gradients and optimizer state on every rank of the partition."""
-    first = layout.encoder.pipeline if layout.placement == DISAGGREGATED else 0
-    before, behind = (
-        job.memory(mesh.tensor, mesh.data).state(job.model, partition) for mesh in (layout.encoder, layout.backbone)
-    )
-    return (*before[:first], *behind[first:])
+    held, meshes = [0.0] * partition.ranks, layout.meshes(job.model)
+    memory = {mesh: job.memory(mesh.tensor, mesh.data) for mesh in meshes.values()}
+    for chunk in partition.chunks:
+        mesh = meshes[chunk.module]
+        elements = job.elements(chunk.module, mesh.tensor, chunk.start, chunk.stop)
+        held[chunk.rank] += memory[mesh].held(job.model.module(chunk.module), elements)
+    return tuple(held)

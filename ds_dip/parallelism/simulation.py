@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import fsum, inf
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ds_dip.costs.ending import rank_tails
 from ds_dip.costs.strategies import STRATEGIES, share
 from ds_dip.data import SampleMetadata
 from ds_dip.models.partition import Partition
+from ds_dip.parallelism.groups import Run
 from ds_dip.parallelism.job import Job
-from ds_dip.parallelism.layout import DISAGGREGATED, Layout
+from ds_dip.parallelism.layout import Layout
 from ds_dip.parallelism.placing import Pipelines, batches_of, partition_of
 from ds_dip.parallelism.pricing import Floats
 from ds_dip.parallelism.room import Room, Rooms
@@ -44,14 +43,16 @@ class Parts:
 class Prediction:
     """A layout and what is predicted of it; seconds, and bytes of a GPU.
 
-    ``makespans`` are those of the slowest replica of every batch. ``bubble`` is the share of all GPUs' time without
-    work. ``state`` and ``activations`` are by the partition's ranks, the latter for the data's heaviest batch.
+    ``makespans`` are those of the slowest replica of every batch, and ``bound`` the mean of what no order of the same
+    stages is below. ``bubble`` is the share of all GPUs' time without work. ``state`` and ``activations`` are by the
+    partition's ranks, the latter for the data's heaviest batch.
     ``short`` says whether microbatches waited for memory.
     """
 
     layout: Layout
     partition: Partition
     makespans: tuple[float, ...]
+    bound: float
     parts: Parts
     bubble: float
     state: tuple[float, ...]
@@ -69,22 +70,11 @@ class Prediction:
         return max(a + b for a, b in zip(self.state, self.activations, strict=True))
 
 
-class _Group(NamedTuple):
-    """One group's simulated batch: seconds, GPU-seconds of work, and microbatches in flight."""
-
-    makespan: float
-    work: float
-    ending: float
-    total: float
-    most: int
-    fullest: int
-
-
 class Simulator:
     """Predicts layouts on the same sample batches; what several layouts share is computed once.
 
     ``cutter`` says where a layout's layers live, ours where it is left out. Not ``balanced``, samples go to replicas
-    and microbatches in turn.
+    and microbatches in turn. ``fixed``, ranks run 1F1B in place of the interleaving.
     """
 
     def __init__(
@@ -94,9 +84,10 @@ class Simulator:
         *,
         cutter: Callable[[Job, Layout], Partition] = partition_of,
         balanced: bool = True,
+        fixed: bool = False,
     ) -> None:
         self.job, self.batches = job, tuple(tuple(batch) for batch in batches)
-        self._cutter, self._balanced = cutter, balanced
+        self._cutter, self._balanced, self.fixed = cutter, balanced, fixed
         self.used = 0
         self._partitions: dict[tuple[object, ...], Partition] = {}
         self._cuts: dict[tuple[int, int, int], tuple[Batch, ...]] = {}
@@ -111,20 +102,29 @@ class Simulator:
     ) -> Prediction | None:
         """The prediction on the first ``batches``, or None as soon as their mean cannot be below ``limit`` seconds.
 
-        Not ``every``, only the replica with most work is simulated for each batch.
-        Raises UnfitError where the layout does not hold the heaviest batch of the data.
+        Not ``every``, only the replica with most work is simulated for each batch, and the heaviest batch only where
+        that tells whether memory is short; ``activations`` are then the most that may be in flight.
+        Raises UnfitError where the layout does not hold the heaviest batch of the data, PartitionError where its ranks
+        cannot run 1F1B and shall.
         """
         number = len(self.batches) if batches is None else batches
         partition = self.partition(layout)
         room = self.room(layout, partition)
-        run = _Run(self, layout, partition, room)
+        run = Run(self, layout, partition, room)
         makespans: list[float] = []
         parts: list[Parts] = []
-        work = span = 0.0
+        work = span = bound = 0.0
         short = False
         for step in range(number):
             groups = self.cut(layout, step)
-            found = [run.group(batch) for batch in (groups if every else groups[:1])]
+            groups = groups if every else groups[:1]
+            left = limit * number - fsum(makespans)
+            # The bound takes a fraction of the schedule's time.
+            least = max(map(run.least, groups))
+            if least >= left:
+                return None
+            bound += least / number
+            found = [run.group(batch) for batch in groups]
             slowest, mean = max(own.makespan for own in found), fsum(own.makespan for own in found) / len(found)
             makespans.append(slowest)
             if fsum(makespans) >= limit * number:
@@ -134,12 +134,22 @@ class Simulator:
             work += fsum(own.total for own in found)
             span += slowest * run.gpus * len(found)
             short = short or any(run.is_full(own) for own in found)
-        heaviest = run.group(self.cut(layout, -1)[0])
+        heaviest = self.cut(layout, -1)[0]
+        if every or (not short and run.may_be_full(heaviest)):
+            flying = run.group(heaviest)
+            short, activations = short or run.is_full(flying), run.held(flying)
+        else:
+            activations = run.most(heaviest)
         each = [fsum(getattr(own, name) for own in parts) / number for name in Parts.__slots__]
         return Prediction(
-            layout, partition, tuple(makespans), Parts(*each), 1 - work / span if span else 0.0, room.state,
-            run.held(heaviest), short or run.is_full(heaviest),
+            layout, partition, tuple(makespans), bound, Parts(*each), 1 - work / span if span else 0.0, room.state,
+            activations, short,
         )  # fmt: skip
+
+    def least(self, layout: Layout) -> float:
+        """Seconds that no order of the first batch's replica with most work is below; UnfitError as for ``predict``."""
+        partition = self.partition(layout)
+        return Run(self, layout, partition, self.room(layout, partition)).least(self.cut(layout, 0)[0])
 
     def partition(self, layout: Layout) -> Partition:
         """Where a layout's layers live."""
@@ -202,101 +212,3 @@ class Simulator:
                 self._shares[module, place] = share(layer, sizes, self.job.cluster.compute) if len(sizes) else 0.0
             found.append(self._shares[module, place])
         return np.array(found)
-
-
-class _Run:
-    """One layout on a simulator's batches."""
-
-    def __init__(self, simulator: Simulator, layout: Layout, partition: Partition, room: Room) -> None:
-        self.simulator, self.layout, self.partition, self.room = simulator, layout, partition, room
-        self.job = job = simulator.job
-        self.own, self.meshes = Pipelines.of(layout), layout.meshes(job.model)
-        self.apart = layout.placement == DISAGGREGATED
-        self.last = job.model.loss_module
-        #: Encoder replicas that work on the same microbatch, each on its part, count as one.
-        self.sets = max(1, self.own.encoders // self.own.pieces)
-        self.deep = layout.encoder.pipeline if self.apart else 0
-        self.ranks = self.sets * self.deep + self.own.backbones * layout.backbone.pipeline
-        like = [*range(self.deep)] * self.sets + [*range(self.deep, partition.ranks)] * self.own.backbones
-        devices = [layout.encoder.tensor * self.own.encoders / self.sets] * (self.sets * self.deep)
-        devices += [float(layout.backbone.tensor)] * (self.own.backbones * layout.backbone.pipeline)
-        self.devices, self.gpus = np.array(devices), float(sum(devices))
-        tails = tails_of(job, layout, partition)
-        self.tails = np.array([tails[rank] for rank in like])
-        self.entry = sum(chunk.module != self.last for chunk in partition.chunks) if self.apart else 0
-
-    def group(self, batch: Batch) -> _Group:
-        """One group's batch."""
-        from ds_dip.parallelism import kernels
-
-        self.simulator.used += 1
-        forward, backward, delay = self._stages(batch)
-        count = len(batch.microbatches)
-        replica = np.arange(count) % self.own.backbones
-        rank = np.array([[chunk.rank for chunk in self.partition.chunks]] * count, dtype=np.int64)
-        if self.apart:
-            rank[:, : self.entry] += (np.arange(count) % self.sets * self.deep)[:, None]
-            rank[:, self.entry :] += ((self.sets - 1) * self.deep + replica * self.layout.backbone.pipeline)[:, None]
-        busy, end = np.zeros(self.ranks), np.zeros(self.ranks)
-        most, fullest = kernels.simulate(
-            forward, backward, delay, rank, self.entry, replica, self.own.backbones, self.room.admitted,
-            self.room.entered, busy, end,
-        )  # fmt: skip
-        busiest = int(np.argmax(busy + self.tails))
-        return _Group(
-            float((end + self.tails).max()), float(busy[busiest]), float(self.tails[busiest]),
-            float(busy @ self.devices), int(most), int(fullest),
-        )  # fmt: skip
-
-    def is_full(self, own: _Group) -> bool:
-        """Whether as many microbatches were in flight as memory holds."""
-        return own.most >= self.room.admitted or own.fullest >= self.room.entered
-
-    def held(self, own: _Group) -> tuple[float, ...]:
-        """Bytes of activations on every rank of the partition with so many of the heaviest microbatch in flight."""
-        found = []
-        for rank, each in enumerate(self.room.each):
-            flying = own.fullest if self.apart and rank >= self.deep else -(-own.most // self.sets)
-            found.append(flying * each + self.room.beside[rank])
-        return tuple(found)
-
-    def _stages(self, batch: Batch) -> tuple[Floats, Floats, Floats]:
-        """(microbatches, stages) seconds of forwards, backwards, and messages behind; -1 where there is no stage."""
-        model = self.job.model
-        forwards, backwards, delays = [], [], []
-        for module in model.modules:
-            name, chunks = module.name, self.partition.of(module.name)
-            tensor = self.meshes[name].tensor
-            parted = self.own.encoders / self.sets if self.apart and name != self.last else 1.0
-            there, base, each = self.simulator.rows(batch, name, tensor)
-            kinds = np.array([self.job.costs(tensor).kinds(name, chunk.start, chunk.stop) for chunk in chunks])
-            layers = each[:, 0] @ kinds.T
-            forward, backward = base[:, :1] + layers / parted, base[:, 1:2] + each[:, 1] @ kinds.T / parted
-            if self.layout.strategy != STRATEGIES[0]:
-                again = self.simulator.again(name, self.layout.strategy, tensor)
-                backward += each[:, 0] @ (kinds * again).T / parted
-            forwards.append(np.where(there, forward, -1.0))
-            backwards.append(np.where(there, backward if model.backward(name) else -1.0, -1.0))
-            ends = [chunk.stop - 1 for chunk in chunks]
-            # What leaves the module takes as long as the side with fewer devices needs.
-            own = [self.simulator.messages(batch, name, end, tensor) for end in ends[:-1]]
-            sides = {tensor, self.layout.backbone.tensor}
-            own.append(np.max([self.simulator.messages(batch, name, ends[-1], side) for side in sides], axis=0))
-            delays.append(np.array(own).T)
-        ranks = np.array([chunk.rank for chunk in self.partition.chunks])
-        delay = np.concatenate(delays, axis=1)
-        delay[:, :-1] *= ranks[1:] != ranks[:-1]
-        return np.concatenate(forwards, axis=1), np.concatenate(backwards, axis=1), delay
-
-
-def tails_of(job: Job, layout: Layout, partition: Partition) -> tuple[float, ...]:
-    """Seconds that every rank of the partition needs after its last backward; none where that is not known."""
-    if job.cluster.ending is None:
-        return (0.0,) * partition.ranks
-    first = layout.encoder.pipeline if layout.placement == DISAGGREGATED else 0
-    found = []
-    for mesh in (layout.encoder, layout.backbone):
-        ending = job.ending(mesh.data)
-        assert ending is not None
-        found.append(rank_tails(job.model, partition, ending, mesh.tensor))
-    return (*found[0][:first], *found[1][first:])

@@ -58,7 +58,8 @@ def make_partition(
     for module in model.modules:
         name, layers = module.name, len(module.layers)
         if name in parts:
-            bounds = _explicit_bounds(name, layers, ranks, parts[name], laps.get(name))
+            own = 1 if is_adapter(model, name, ranks) else ranks
+            bounds = _explicit_bounds(name, layers, own, parts[name], laps.get(name))
         else:
             count = chunk_count(model, name, ranks, laps.get(name, 1))
             nominal = sizes.get(name, Sizes((NOMINAL_TOKENS,), (NOMINAL_TOKENS,)))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ds_dip.costs.parallel import ALONE, TensorParallel
 from ds_dip.models.parameters import parameters
-from ds_dip.models.partition import Chunk, Partition
-from ds_dip.models.spec import ELEMENT_BYTES, Model
+from ds_dip.models.partition import Partition
+from ds_dip.models.spec import ELEMENT_BYTES, Model, Module
 
 #: Bytes a trained parameter of Adam's two moments, and of the fp32 copy that half precision trains.
 _MOMENTS, _MASTER, _FP32 = 8, 4, 4
@@ -37,17 +37,18 @@ class Memory:
         """Bytes of parameters, gradients and optimizer state on every rank."""
         held = [0.0] * partition.ranks
         for chunk in partition.chunks:
-            held[chunk.rank] += self._chunk(model, chunk)
+            module = model.module(chunk.module)
+            layers = module.layers[chunk.start : chunk.stop]
+            held[chunk.rank] += self.held(module, sum(parameters(layer, self.parallel.degree) for layer in layers))
         return tuple(held)
 
-    def _chunk(self, model: Model, chunk: Chunk) -> float:
-        module = model.module(chunk.module)
+    def held(self, module: Module, elements: float) -> float:
+        """Bytes of so many parameters of a module, with their gradients and optimizer state."""
         width = ELEMENT_BYTES[self.compute]
         each = float(width)
         if not module.frozen:
             each += _FP32 + (_MOMENTS + (_MASTER if width < _FP32 else 0)) / self.replicas
-        layers = module.layers[chunk.start : chunk.stop]
-        return each * sum(parameters(layer, self.parallel.degree) for layer in layers)
+        return each * elements
 
     def activations(self, rank: int, state: float, message: float) -> float | None:
         """Bytes for activations on a rank with this state, and messages of at most ``message`` bytes, all devices'.

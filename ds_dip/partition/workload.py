@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ds_dip.costs.model import CostModel, module_seconds
-from ds_dip.data import SampleMetadata, Sampler
+from ds_dip.data import Dataset, SampleMetadata, Sampler, order_of
 from ds_dip.models.spec import Model, Sizes
 from ds_dip.planning import Load, assign
 from ds_dip.planning.cut import LOSS_RULES, sizes_of
@@ -71,6 +71,16 @@ def draw(
     sampler = Sampler(size, batch_size, seed)
     steps = range(min(batches, sampler.steps_per_epoch))
     return tuple(tuple(metadata(index) for index in sampler.indices(step)) for step in steps)
+
+
+def drawn(dataset: Dataset, batch_size: int, batches: int, seed: int = 0) -> tuple[tuple[SampleMetadata, ...], ...]:
+    """The first global batches of a run on this dataset, by its own order where it has one; see ``draw``."""
+    if getattr(dataset, "order", None) is None:
+        return draw(len(dataset), dataset.metadata, batch_size, batches, seed)
+    if batches < 1:
+        raise ValueError(f"batches is {batches}: at least 1 is needed")
+    order = order_of(dataset, batch_size, seed)
+    return tuple(tuple(map(dataset.metadata, order.indices(step))) for step in range(batches))
 
 
 def batch_shape(document: Mapping[str, Any], replicas: int = 1) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ds_dip.costs.corrections import Corrections
 from ds_dip.data import SampleMetadata
@@ -22,7 +22,8 @@ class FollowerSource:
         self._settings, self._channel, self._deadline = settings, channel, deadline_s
         self._steps = self._planned = self._evaluations = self._resumed = 0
         self._waited = 0.0
-        self._ahead = ReadAhead(channel, self._plan)
+        self._coming: Callable[[StepPlan], None] | None = None
+        self._ahead = ReadAhead(channel, self._plan_ahead)
 
     def next(self, step: int) -> StepPlan:
         """The leader's plan of the step."""
@@ -52,6 +53,10 @@ class FollowerSource:
             )
         return plan
 
+    def tell(self, coming: Callable[[StepPlan], None]) -> None:
+        """See PlanSource; a plan is known once its record is read ahead."""
+        self._coming = coming
+
     def measured(self, step: MeasuredStep) -> None:
         """Nothing: the leader has measured the same."""
 
@@ -68,6 +73,12 @@ class FollowerSource:
     def close(self) -> None:
         """Look for no more records."""
         self._ahead.close()
+
+    def _plan_ahead(self, record: bytes) -> StepPlan:
+        plan = self._plan(record)
+        if self._coming is not None:
+            self._coming(plan)
+        return plan
 
     def _plan(self, record: bytes) -> StepPlan:
         if record[:1] == REFUSAL:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from ds_dip.costs.corrections import Corrections
@@ -45,7 +45,8 @@ class LeaderSource:
         self._deadline, self._first_deadline = deadline_s, first_deadline_s
         self._adaptation = Adaptation(planner)
         self._telling = _Telling() if correct else None
-        self._ahead = PublishAhead(client, self._publish) if client is not None and channel is not None else None
+        self._ahead = PublishAhead(client, self._publish_ahead) if client is not None and channel is not None else None
+        self._coming: Callable[[StepPlan], None] | None = None
         self._plan: StepPlan | None = None
         self._steps = self._planned = self._reused = self._evaluations = self._resumed = 0
         self._fallbacks: Counter[str] = Counter()
@@ -97,6 +98,10 @@ class LeaderSource:
         if self._channel is not None:
             self._channel.publish(name, PLAN + encode_plan(plan))
         return plan
+
+    def tell(self, coming: Callable[[StepPlan], None]) -> None:
+        """See PlanSource; a plan is known once it is published ahead."""
+        self._coming = coming
 
     def measured(self, step: MeasuredStep) -> None:
         """Tell the planner what the newest step took, where it is one that is told of."""
@@ -164,6 +169,11 @@ class LeaderSource:
         self._reused += self._planner.reused
         self._seconds.append(time.perf_counter() - began)
         return Answer(plan)
+
+    def _publish_ahead(self, step: int, plan: StepPlan, record: bytes) -> None:
+        self._publish(step, plan, record)
+        if self._coming is not None:
+            self._coming(plan)
 
     def _publish(self, step: int, plan: StepPlan, record: bytes) -> None:
         if self._channel is not None:

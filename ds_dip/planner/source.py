@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -57,6 +57,10 @@ class PlanSource(Protocol):
         """A forward-only plan over these samples; errors as for ``next``."""
         ...
 
+    def tell(self, coming: Callable[[StepPlan], None]) -> None:
+        """Call this, in any thread, with plans that are known before they are asked for."""
+        ...
+
     def measured(self, step: MeasuredStep) -> None:
         """Tell what the newest training step took."""
         ...
@@ -87,6 +91,10 @@ class PassedOn:
     def evaluation(self, samples: Sequence[SampleMetadata]) -> StepPlan:
         """See PlanSource."""
         return self._inner.evaluation(samples)
+
+    def tell(self, coming: Callable[[StepPlan], None]) -> None:
+        """See PlanSource."""
+        self._inner.tell(coming)
 
     def measured(self, step: MeasuredStep) -> None:
         """Nothing."""

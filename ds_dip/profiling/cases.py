@@ -158,7 +158,7 @@ def _patch_embedding(s: Shape, place: Place) -> Case:
 
 def _latent_embedding(s: Shape, place: Place) -> Case:
     project = place.module(nn.Linear(s["inputs"], s["hidden"]))
-    sides = s["side"], s["side"], s["frames"]
+    sides = [side for side in (s["side"], s["side"], s["frames"]) if side]  # none where positions are not learned
     positions = [nn.Parameter(place.random(side, s["hidden"])) for side in sides]
     latents, noise = (place.random(s["rows"], s["inputs"], gradient=False) for _ in range(2))
     places = [place.whole(side, s["rows"]) for side in sides]

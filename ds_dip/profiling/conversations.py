@@ -5,11 +5,13 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
+from typing import Any
 
 from ds_dip.data import SampleMetadata, Sampler
 from ds_dip.data.conversations import Conversations
+from ds_dip.data.conversations.headers import Facts
 from ds_dip.planning import Load, assign
 from ds_dip.profiling.data import Histogram, histogram, histograms
 
@@ -33,6 +35,14 @@ class Balance:
 
 
 @dataclass(frozen=True, slots=True)
+class Large:
+    """A sample of many tokens, and where its record is."""
+
+    place: str
+    sample: SampleMetadata
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
     """What was found.
 
@@ -46,8 +56,14 @@ class Inspection:
     having: Mapping[str, int]
     notes: Mapping[str, int]
     histograms: Mapping[str, Histogram]
-    worst: tuple[SampleMetadata, ...]
+    worst: tuple[Large, ...]
     balance: Balance | None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        found = asdict(self)
+        worst = [{"place": own.place, "id": own.sample.id, "modules": dict(own.sample.modules)} for own in self.worst]
+        return found | {"worst": worst}
 
 
 def inspect(
@@ -57,13 +73,22 @@ def inspect(
     media: Counter[str] = Counter()
     having: Counter[str] = Counter()
     notes: Counter[str] = Counter()
+    measures: dict[str, list[float]] = {}
     samples = []
     for index in range(len(dataset)):
-        row = dataset.row(index)
+        facts = [Facts.of(brief) for brief in dataset.row(index)["media"]]
         samples.append(dataset.metadata(index))
-        media.update(row["media"])
-        having.update(set(row["media"]) or {"text alone"})
-        notes.update(row.get("notes", ()))
+        kinds = Counter[str](own.kind for own in facts)
+        media.update(kinds)
+        having.update(set(kinds) or {"text alone"})
+        notes.update(f"{own.kind}: {note}" for own in facts for note in own.notes)
+        for kind, count in kinds.items():
+            measures.setdefault(f"{kind}s of a sample", []).append(count)
+        for own in facts:
+            name, value = ("image, longer side", max(own.width, own.height)) if own.kind == "image" else (
+                f"{own.kind}, seconds", own.seconds
+            )  # fmt: skip
+            measures.setdefault(name, []).append(value)
     found = {
         f"{module}, {count}": own
         for module, counts in histograms(samples).items()
@@ -72,10 +97,12 @@ def inspect(
         if module != "language" or count == "size"
     }
     found["learned tokens"] = histogram([sample.loss_tokens for sample in samples])
+    found |= {name: histogram(values) for name, values in measures.items()}
     balance = balance_of(samples, batch_size, replicas, microbatches) if batch_size else None
-    largest = heapq.nlargest(worst, samples, key=lambda own: sum(map(sum, own.modules.values())))
+    largest = heapq.nlargest(worst, range(len(samples)), key=lambda n: sum(map(sum, samples[n].modules.values())))
+    large = tuple(Large(dataset.place(index), samples[index]) for index in largest)
     return Inspection(
-        len(samples), dataset.skipped, dict(media), dict(having), dict(notes), found, tuple(largest), balance
+        len(samples), dataset.skipped, dict(media), dict(having), dict(notes), found, large, balance
     ), samples
 
 

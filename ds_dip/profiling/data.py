@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ds_dip.data import DatasetReference, SampleMetadata, write_batch
+from ds_dip.data import Dataset, DatasetReference, SampleMetadata, order_of, write_batch
 from ds_dip.files import check_writable, write_json
 
 FORMAT = "ds-dip/data-profile"
 #: Samples that are looked at unless told otherwise, as DFLOP's data profiler does.
 SAMPLES = 10_000
 _BINS = 24
+#: Samples of a step that is drawn along an order.
+_STEP = 64
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 #: What is counted of a module: instances a sample, the size of each, and a sample's tokens.
 COUNTS = ("instances", "size", "tokens")
@@ -31,8 +33,8 @@ class Histogram:
     quantiles: Mapping[str, float]
 
 
-def histogram(values: Sequence[int]) -> Histogram:
-    """The histogram of at least one number."""
+def histogram(values: Sequence[float]) -> Histogram:
+    """The histogram of at least one number; bins are at least 1 wide."""
     array = np.asarray(values)
     bins = min(_BINS, int(array.max() - array.min()) + 1)
     counts, edges = np.histogram(array, bins=bins, range=(array.min() - 0.5, array.max() + 0.5))
@@ -43,13 +45,37 @@ def histogram(values: Sequence[int]) -> Histogram:
 
 
 def sample(reference: DatasetReference, count: int, seed: int) -> list[SampleMetadata]:
-    """Metadata of samples drawn without replacement, in the dataset's order."""
+    """Metadata of samples: as a run would draw them where the dataset has an order of its own, with its weights.
+
+    Of another one drawn without replacement, in the dataset's sequence.
+    """
     dataset = reference.open()
     total = len(dataset)
+    if getattr(dataset, "order", None) is not None:
+        return _along(dataset, count, seed)
     if count >= total:
         return [dataset.metadata(index) for index in range(total)]
     picked = np.random.default_rng(seed).choice(total, size=count, replace=False)
     return [dataset.metadata(int(index)) for index in sorted(picked)]
+
+
+def _along(dataset: Dataset, count: int, seed: int) -> list[SampleMetadata]:
+    """The first samples of the dataset's own order, in steps as large as it has samples for."""
+    batch = min(_STEP, len(dataset), count)
+    while True:
+        try:
+            order = order_of(dataset, batch, seed)
+            break
+        except ValueError:
+            if batch == 1:
+                raise
+            batch //= 2
+    found: list[SampleMetadata] = []
+    step = 0
+    while len(found) < count:
+        found += map(dataset.metadata, order.indices(step))
+        step += 1
+    return found[:count]
 
 
 def histograms(samples: Sequence[SampleMetadata]) -> dict[str, dict[str, Histogram]]:

@@ -20,7 +20,7 @@ from ds_dip.costs.composed import ITERATION, TableCosts, later_chunks
 from ds_dip.costs.corrections import WINDOW, Corrections, Fit, Measurement
 from ds_dip.costs.names import BATCH_END, FIRST, LOAD, POST, STAGE
 from ds_dip.costs.table import LatencyTable, Row, Seconds
-from ds_dip.models.build import factories_of
+from ds_dip.models.build import factories_and_loss
 from ds_dip.models.partition import Partition
 from ds_dip.models.spec import Model
 from ds_dip.planner import StepPlan
@@ -108,8 +108,7 @@ def make_engine(model: Model, s: Mapping[str, Any]) -> tuple[Any, ds_dip.Dataset
     # The costs are those of whole backwards.
     config["dip"] = config.get("dip", {}) | {"split_backward": None}
     partition = ds_dip.partition_for(model, config, dist.get_world_size())
-    factories = factories_of(s["model"], model)
-    module = ds_dip.DIPModule(model, partition, factories, ds_dip.token_cross_entropy)
+    module = ds_dip.DIPModule(model, partition, *factories_and_loss(s["model"], model))
     reference = ds_dip.DatasetReference(s["dataset"], s["options"])
     engine, *_ = ds_dip.initialize(model=module, training_data=reference, config=config)
     return engine, reference

@@ -10,7 +10,7 @@ from typing import Any
 
 from ds_dip.costs.layers import layer_shape, wanted_layers
 from ds_dip.costs.names import LAYER, RECOMPUTED
-from ds_dip.costs.operators import LINKS, OPERATORS, calls, is_composed
+from ds_dip.costs.operators import LINKS, OPERATORS, Call, calls, is_composed
 from ds_dip.files import FileError, read_json
 from ds_dip.models.kinds import DIFFUSION
 from ds_dip.models.spec import Model, Sizes
@@ -137,13 +137,11 @@ def operator_lines(model: Model, sweep: Sweep) -> list[Line]:
                 for size, count in ((extent.smallest, 1), (_typical(extent), extent.instances))
             )
             ends = zip(
-                calls(wanted.layer, small, degree, loss=wanted.loss),
-                calls(wanted.layer, large, degree, loss=wanted.loss),
+                _single(calls(wanted.layer, small, degree, loss=wanted.loss)),
+                _single(calls(wanted.layer, large, degree, loss=wanted.loss)),
                 strict=True,
             )
             for low, high in ends:
-                if low.operator in LINKS or len(OPERATORS[low.operator].axes) > 1:
-                    continue
                 (axis,) = OPERATORS[low.operator].axes
                 fixed = tuple(sorted((key, value) for key, value in low.shape.items() if key != axis))
                 key = low.operator, fixed, axis, degree
@@ -153,6 +151,11 @@ def operator_lines(model: Model, sweep: Sweep) -> list[Line]:
     elements = between(*sweep.optimizer_elements, 1)
     lines += [*_attention_lines(model, sweep), *_cross_attention_lines(model, sweep)]
     return [*lines, Line("optimizer_step", (), "elements", elements)]
+
+
+def _single(called: Sequence[Call]) -> list[Call]:
+    """Those of one axis within a rank: how many others there are depends on the sizes (see ``_attention_lines``)."""
+    return [call for call in called if call.operator not in LINKS and len(OPERATORS[call.operator].axes) == 1]
 
 
 def _typical(extent: Extent) -> int:

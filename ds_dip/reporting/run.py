@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -124,9 +125,12 @@ class RunReport:
             self._live.write(statistics, "stopped" if len(self._records) < self._steps else "ended")
             self._ended = True
         summary = summarise(self._records, statistics, accuracy=accuracy, seconds=time.monotonic() - self._began)
+        summary = replace(summary, left_out=len(self._engine.omissions.faults))
         path = self._run / "summary.json"
         write_summary(path, summary)
         self._console.print(table(summary, self._run.name))
+        if summary.left_out:
+            self._console.print(f"{summary.left_out} samples were left out, since they cannot be decoded: see the log")
         self._console.print(f"summary: {path}", soft_wrap=True, highlight=False)
         return summary
 

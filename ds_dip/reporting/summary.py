@@ -53,7 +53,7 @@ class Summary:
     leader made instead, by cause; ``newest_reasons`` say why. ``plan_s`` is how long a plan took to make,
     ``lead`` how many steps beyond the running one were planned, ``waited_s`` how long the leader waited
     for plans altogether, ``stall`` the share of the time of all steps but the first, whose planner is
-    starting, that the slowest rank waited for its plan.
+    starting, that the slowest rank waited for its plan. ``left_out`` counts samples that could not be decoded.
     """
 
     accuracy: float | None
@@ -78,6 +78,7 @@ class Summary:
     lead: float
     waited_s: float
     stall: float
+    left_out: int = 0
 
 
 def summarise(

@@ -38,7 +38,7 @@ def main() -> None:
     while True:
         key, folder, settings = ordered(orders.get())
         try:
-            run_part(settings, parts_of(settings.quick)[key], folder, digest(settings), _watch)
+            run_part(settings, parts_of(settings.quick, settings.paper)[key], folder, digest(settings), _watch)
         except (FileError, OSError, ValueError) as error:
             _tell({"failed": first_line(error)})
         else:

@@ -12,11 +12,11 @@ from ds_dip.reproduction.calibration import WANTED
 from ds_dip.reproduction.cases import Effort
 from ds_dip.reproduction.catalogue import EXPERIMENTS, parts_of
 from ds_dip.reproduction.comparison import ASSUMPTIONS
-from ds_dip.reproduction.experiment import Comparison, Experiment, Result, Settings, speedup
+from ds_dip.reproduction.documents import FORMAT, VERSION, experiments_of, named_of
+from ds_dip.reproduction.experiment import Result, Settings
 from ds_dip.reproduction.published import PAPER, TOLERANCE, UNEVENNESS
 from ds_dip.reproduction.running import Watch, run_parts
 
-FORMAT, VERSION = "ds-dip/reproduction", 2
 FULL = Effort(microbatches=32, batches=2, evaluations=2000, partition_evaluations=60, most_laps=6)
 QUICK = Effort(microbatches=8, batches=1, evaluations=200, partition_evaluations=12, most_laps=4)
 #: Parts of the paper's evaluation that are not simulated, with why.
@@ -53,21 +53,30 @@ def document(settings: Settings, results: Mapping[str, Result]) -> dict[str, Any
         for key, result in results.items()
         if key.startswith("end-to-end-")
     }
-    experiments = [_experiment(own, settings.quick, results) for own in EXPERIMENTS if own.parts(settings.quick)]
-    named = {name for own in experiments for figure in own["comparisons"] for name in figure["assumptions"]}
+    experiments = experiments_of(EXPERIMENTS["dip"], settings.quick, results)
     return {
         "format": FORMAT,
         "version": VERSION,
         "paper": PAPER,
         "quick": settings.quick,
         "effort": asdict(settings.effort),
+        "setting": _setting(settings),
         "calibration": _calibration(results),
         "tolerance": TOLERANCE,
         "unevenness": {"paper": UNEVENNESS, "ours": uneven},
-        "assumptions": {name: text for name, text in ASSUMPTIONS.items() if name in named},
+        "assumptions": named_of(ASSUMPTIONS, experiments),
         "missing": list(MISSING),
         "experiments": experiments,
     }
+
+
+def _setting(settings: Settings) -> str:
+    effort = settings.effort
+    batches = f"{effort.batches} sampled {'batch' if effort.batches == 1 else 'batches'}"
+    return (
+        f"Simulated from data sheets: {batches} of {effort.microbatches} microbatches, at most {effort.evaluations} "
+        "schedules a search. Nothing of it was run on a device."
+    )
 
 
 def _calibration(results: Mapping[str, Result]) -> dict[str, Any]:
@@ -86,49 +95,4 @@ def _calibration(results: Mapping[str, Result]) -> dict[str, Any]:
         f"device reaches (H800: {share:.3f} of its peak); uncalibrated that iteration takes {plain:.2f} s. All other "
         "figures are predictions. The paper does not say its batch size, so the factor also stands for what ours "
         "differs from it.",
-    }
-
-
-def _experiment(own: Experiment, quick: bool, results: Mapping[str, Result]) -> dict[str, Any]:
-    keys = [part.key for part in own.parts(quick)]
-    rows = [row for key in keys for row in results[key].rows]
-    groups = {row.group: [other for other in rows if other.group == row.group] for row in rows}
-    lines = {plot.name: [line for key in keys for line in results[key].lines.get(plot.name, ())] for plot in own.plots}
-    return {
-        "key": own.key,
-        "title": own.title,
-        "text": f"{own.text} The quick run: {own.quick}" if quick and own.quick else own.text,
-        "columns": dict(own.columns),
-        "reference": own.reference,
-        "winner": own.winner,
-        "numbers": {key: dict(results[key].numbers) for key in keys},
-        "comparisons": [_comparison(comparison) for comparison in own.compare(results)],
-        "rows": [
-            asdict(row)
-            | {
-                "speed": speedup(groups[row.group], row.system, own.reference),
-                "gain": speedup(groups[row.group], own.winner, row.system),
-            }
-            for row in rows
-        ],
-        "plots": [
-            asdict(plot) | {"lines": [{"name": line.name, "points": list(line.points)} for line in lines[plot.name]]}
-            for plot in own.plots
-        ],
-    }
-
-
-def _comparison(own: Comparison) -> dict[str, Any]:
-    return {
-        "what": own.figure.what,
-        "source": own.figure.source,
-        "unit": own.figure.unit,
-        "limit": own.figure.limit,
-        "paper": own.figure.value,
-        "ours": own.ours,
-        "deviation": own.deviation,
-        "agrees": own.agrees,
-        "where": own.where,
-        "assumptions": list(own.assumptions),
-        "changed": dict(own.changed),
     }

@@ -18,13 +18,14 @@ Run = Callable[[Case], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What every part is run with; ``factor`` is the calibration (see ``calibration``)."""
+    """What every part of ``paper`` is run with; ``factor`` is the calibration (see ``calibration``)."""
 
     quick: bool
     effort: Effort
     models: Path
     devices: Path
     factor: float = 1.0
+    paper: str = "dip"
 
     def case(
         self,

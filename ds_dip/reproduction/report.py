@@ -29,7 +29,9 @@ def report(document: Document) -> str:
     lines += [*_table(figures(every(document), differing=True)), ""]
     lines += ["What may be behind a difference; *changed* is our figure with that assumption changed:", ""]
     lines += [f"- *{name}*: {sentence}" for name, sentence in document["assumptions"].items()]
-    lines += ["", unevenness(document), "", _drawing("figures", "figures"), ""]
+    if uneven := unevenness(document):
+        lines += ["", uneven]
+    lines += ["", _drawing("figures", "figures"), ""]
     lines += ["## What is not here", "", *(f"- {own}" for own in document["missing"])]
     for part in document["experiments"]:
         lines += ["", f"## {part['title']}", "", part["text"], ""]

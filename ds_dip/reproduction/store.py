@@ -16,26 +16,28 @@ from ds_dip.reproduction.experiment import Result, Settings
 
 FORMAT = "ds-dip/reproduction-part"
 _PACKAGE = Path(__file__).resolve().parent.parent
-#: Rooms that a part's figures depend on, and of this one the modules that only show them.
-_ROOMS = ("scheduling", "models", "data", "costs", "planning", "partition", "planner", "reproduction")
-_SHOWING = ("__main__", "charts", "comparison", "dip", "page", "report", "running", "store", "tables")
+#: Rooms that a paper's figures depend on, and of this one the modules that only show them.
+_ROOMS = ("scheduling", "balancing", "models", "data", "costs", "planning", "partition", "planner", "reproduction")
+_MORE = {"dip": (), "dflop": ("parallelism", "reproduction/dflop")}
+_SHOWING = ("__main__", "charts", "comparison", "dip", "documents", "evaluation", "page", "report", "running", "store",
+            "tables")  # fmt: skip
 _ADAPTER = TypeAdapter(Result)
 
 
 @cache
-def code() -> str:
-    """A hash of the code that figures depend on."""
+def code(paper: str = "dip") -> str:
+    """A hash of the code that a paper's figures depend on."""
     found = hashlib.sha256()
-    for room in _ROOMS:
+    for room in (*_ROOMS, *_MORE[paper]):
         for path in sorted((_PACKAGE / room).glob("*.py")):
-            if room != "reproduction" or path.stem not in _SHOWING:
+            if not room.startswith("reproduction") or path.stem not in _SHOWING:
                 found.update(f"{room}/{path.name}\n".encode() + path.read_bytes())
     return found.hexdigest()
 
 
 def digest(settings: Settings) -> str:
     """A hash of what a part's figures depend on: settings, the descriptions' contents, and the code."""
-    found = hashlib.sha256(code().encode())
+    found = hashlib.sha256(code(settings.paper).encode())
     found.update(json.dumps([settings.quick, asdict(settings.effort), settings.factor]).encode())
     for folder in (settings.models, settings.devices):
         for path in sorted(own for own in folder.glob("*.json") if own.is_file()):

@@ -60,20 +60,17 @@ def _alike(own: Document, tolerance: float) -> bool:
 
 def setting(document: Document) -> str:
     """What is simulated, in a sentence or two."""
-    effort = document["effort"]
-    batches = f"{effort['batches']} sampled {'batch' if effort['batches'] == 1 else 'batches'}"
-    text = (
-        f"Simulated from data sheets: {batches} of {effort['microbatches']} microbatches, at most "
-        f"{effort['evaluations']} schedules a search. Nothing of it was run on a device."
-    )
+    text: str = document["setting"]
     if document["quick"]:
         text += " This is the quick run: fewer models, batches and schedules than the figures need to settle."
     return text
 
 
 def unevenness(document: Document) -> str:
-    """How uneven microbatches are."""
+    """How uneven microbatches are; nothing where no paper tells it."""
     own = document["unevenness"]
+    if own is None:
+        return ""
     times = ", ".join(f"{ratio:.1f} ({name})" for name, ratio in own["ours"].items())
     return f"The heaviest microbatch takes {times} times as long as the lightest; the paper's, {own['paper']}."
 

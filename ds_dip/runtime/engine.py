@@ -37,6 +37,7 @@ from ds_dip.runtime.measure import Measured, Measurer
 from ds_dip.runtime.memory import Meter
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.monitor import scalars
+from ds_dip.runtime.omissions import Omissions
 from ds_dip.runtime.peers import Peers, sentence_of, set_deadline
 from ds_dip.runtime.reduction import ReducingEngine
 from ds_dip.runtime.weights import let_put_off
@@ -46,8 +47,8 @@ class DIPEngine(Checkpoints, ReducingEngine):
     """Trains a DIPModule; made by ``ds_dip.initialize()``.
 
     ``plan`` is the plan of the last batch and ``measured`` its measured timeline; ``recorder`` records both on the
-    ranks that lead a pipeline, where the run is recorded. As a context
-    manager the engine ends the run cleanly (see ``ds_dip.shutdown``).
+    ranks that lead a pipeline, where the run is recorded; ``omissions`` are the samples that were left out. As a
+    context manager the engine ends the run cleanly (see ``ds_dip.shutdown``).
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class DIPEngine(Checkpoints, ReducingEngine):
             if chunk.rank == self.stage_id
             for layer in module.layers[chunk.start : chunk.stop]
         ]
-        self._feed = Feed(model, torch.device(self.device), self.dtype_of, fields_of(layers))
+        own = fields_of(layers)
+        self._feed = Feed(model, torch.device(self.device), self.dtype_of, own)
+        self.omissions = Omissions(own, dip.loss, counts=self.stage_id == 0, device=torch.device(self.device))
         self._links = LinkTransport(
             links_of(model, partition),
             replicas,
@@ -111,6 +114,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
         self._measurer = Measurer(self.grid, torch.device(self.device))
         self._meter, self._peak = Meter(), 0.0
         self._loss_stage = partition.of(model.loss_module)[-1].rank
+        self._load_planned()
         self.peers = Peers(_get_default_store(), self.global_rank, dist.get_world_size())
         set_deadline(dip.timeouts.rank_s)
         self._started = True
@@ -200,6 +204,12 @@ class DIPEngine(Checkpoints, ReducingEngine):
         self.plans.close()
         self.plans = self._replan(self.train_batch_size(), self.gradient_accumulation_steps())
         self.plans.resume(corrections)
+        self._load_planned()
+
+    def _load_planned(self) -> None:
+        """Have what plans name loaded as soon as they are known, where the order of samples does not tell it."""
+        if self.grid.data_parallel_size > 1 and hasattr(self.dataset, "ahead"):
+            self.plans.tell(lambda plan: self._feed.coming(plan.batch))
 
     def eval_batch(
         self,
@@ -258,7 +268,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
         self._run(self.plan, pipe_schedule, self.dataset, following=self._following())
 
     def _following(self) -> list[str]:
-        """The next step's samples, for a dataset that loads ahead; among several replicas nobody knows whose."""
+        """The next step's samples, for a dataset that loads ahead; of several replicas only a plan knows whose."""
         if self.grid.data_parallel_size > 1 or not hasattr(self.dataset, "ahead"):
             return []
         size = self.train_batch_size()
@@ -277,15 +287,18 @@ class DIPEngine(Checkpoints, ReducingEngine):
         steps: ProgramSchedule,
         dataset: Dataset,
         keep_logits: bool = False,
-        following: Sequence[str] = (),
+        following: Sequence[str] | None = None,
     ) -> None:
         """Run a plan's program of this rank; afterwards ``total_loss`` is what DeepSpeed's aggregation expects."""
         self._links.step = plan.step
         self._finite.begin()
         self._feed.begin(dataset, plan.batch, following)
         replicas = self.grid.data_parallel_size
+        began = time.monotonic()
+        count = self.omissions.agree(dataset, plan.batch)
+        self._feed.seconds += time.monotonic() - began
         # DeepSpeed divides by the accumulation steps and averages over replicas.
-        self._loss_scale = self.gradient_accumulation_steps() * replicas / plan.batch.loss_count
+        self._loss_scale = self.gradient_accumulation_steps() * replicas / count
         self._executor.begin(
             plan.programs[self.stage_id], plan.batch, train=torch.is_grad_enabled(), keep_logits=keep_logits
         )

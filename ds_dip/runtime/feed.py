@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -28,15 +29,35 @@ class Feed:
         self._batch: Batch | None = None
         self._hashes: dict[int, int] = {}
         self._own, self.seconds = tuple(own), 0.0
+        self._following: Sequence[str] | None = None
+        self._coming: Batch | None = None
+        self._lock = threading.Lock()
 
-    def begin(self, dataset: Dataset, batch: Batch, following: Sequence[str] = ()) -> None:
+    def begin(self, dataset: Dataset, batch: Batch, following: Sequence[str] | None = None) -> None:
         """Load from this dataset from now on; ``batch`` is what ``content`` counts its microbatches in.
 
-        A dataset that loads ahead is told of the batch's samples and of those that ``following`` names after them.
+        A dataset that loads ahead is told of the batch's samples and of those that ``following`` names after them;
+        None where no training step is under way.
         """
-        self._dataset, self._batch, self._hashes, self.seconds = dataset, batch, {}, 0.0
-        samples = [sample.id for microbatch in batch.microbatches for sample in microbatch.samples]
-        announce(dataset, [*samples, *following], self._own)
+        with self._lock:
+            self._dataset, self._batch, self._hashes, self.seconds = dataset, batch, {}, 0.0
+            self._following = following
+            self._announce()
+
+    def coming(self, batch: Batch) -> None:
+        """Load this batch ahead, once the one before it is under way; any thread may call."""
+        with self._lock:
+            self._coming = batch
+            self._announce()
+
+    def _announce(self) -> None:
+        if self._dataset is None or self._batch is None:
+            return
+        coming = self._coming if self._coming is not None and self._coming.step == self._batch.step + 1 else None
+        samples = [*_ids(self._batch), *(self._following or ())]
+        if coming is not None and self._following is not None:
+            samples += _ids(coming)
+        announce(self._dataset, samples, self._own)
 
     def load(
         self, microbatch: Microbatch, module: str, fields: tuple[str, ...], start: int, stop: int
@@ -62,3 +83,7 @@ class Feed:
             samples = self._batch.microbatches[microbatch].samples
             self._hashes[microbatch] = content_hash(self._dataset, samples, self._fields)
         return self._hashes[microbatch]
+
+
+def _ids(batch: Batch) -> list[str]:
+    return [sample.id for microbatch in batch.microbatches for sample in microbatch.samples]

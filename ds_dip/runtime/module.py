@@ -19,6 +19,7 @@ from ds_dip.models.dropout import Dropout
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model
 from ds_dip.runtime.partitioning import partition_for
+from ds_dip.runtime.recompute import operators_kept
 from ds_dip.runtime.weights import current, putting_off
 
 #: A layer that is still to be built: DeepSpeed's LayerSpec or TiedLayerSpec, or a factory without arguments.
@@ -180,18 +181,19 @@ class DIPModule(PipelineModule):
             for index in range(start, stop):
                 place = chunk, chunk.start + index
                 told = replace(context, layer=f"{chunk.module}.{place[1]}") if place in self._random else context
-                # Layers of other libraries cannot keep a selection: they keep their input, which is less.
-                whole = told.selective and graded and getattr(functions[index], "recomputed_whole", False)
-                x = recomputed(functions[index], x, told) if whole else functions[index](x, told)
+                # Layers of other libraries do not say what is cheap: torch selects by operator.
+                selects = told.selective and graded and getattr(functions[index], "selects_operators", False)
+                kept = {"context_fn": operators_kept}
+                x = recomputed(functions[index], x, told, **kept) if selects else functions[index](x, told)
             return x
 
-        def recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
+        def recomputed(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
             def again(*arguments: Any) -> Any:
                 # The second time is in the backward, on a thread of autograd's.
                 with putting_off(put_off):
                     return function(*arguments)
 
-            return checkpoint(again, *arguments, use_reentrant=False)
+            return checkpoint(again, *arguments, use_reentrant=False, **options)
 
         if not interval or not graded:
             return run(0, len(functions), x)
@@ -221,7 +223,8 @@ class DIPModule(PipelineModule):
     def _synchronize_tied_weights(self) -> None:
         # The base class does it after each chunk, of which ranks may hold different numbers.
         if not self._loading:
-            super()._synchronize_tied_weights()
+            with torch.no_grad():  # a broadcast into a parameter is no part of what is trained
+                super()._synchronize_tied_weights()
 
 
 def _stages(arguments: Mapping[str, Any]) -> int:

@@ -23,7 +23,7 @@ from ds_dip.partition.methods import PROFILE, partition_by
 from ds_dip.partition.offline import Inputs, partition_offline
 from ds_dip.partition.sources import cost_source
 from ds_dip.partition.space import SearchOptions
-from ds_dip.partition.workload import Workload, batch_shape, compute_of, draw
+from ds_dip.partition.workload import Workload, batch_shape, compute_of, drawn
 from ds_dip.planner.codec import Codec
 from ds_dip.planner.ordering import schedulers
 from ds_dip.runtime.exchange import broadcast
@@ -83,7 +83,7 @@ def _profiled(model: Model, config: Mapping[str, Any], ranks: int, training_data
     compute = compute_of(config)
     costs, costs_sha256 = cost_source(model, Rates(compute=compute), dip.table, dip.cost_rules)
     dataset = training_data.open()
-    batches = draw(len(dataset), dataset.metadata, batch_size, BATCHES, dip.planner.seed)
+    batches = drawn(dataset, batch_size, BATCHES, dip.planner.seed)
     inputs = Inputs(
         model=model,
         ranks=ranks,

@@ -122,7 +122,10 @@ def _finish(draft: Path, final: Path, pretrained: Pretrained, module: DIPModule)
         for name, rank in _owners(pretrained, module).items()
         if not is_added(name)
     }
-    rest = {_stored(name, pretrained): tensor.to(dtype) for name, tensor in pretrained.rest()}
+    rest = {
+        _stored(name, pretrained): tensor.to(dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in pretrained.rest()
+    }
     if rest:
         save_file(rest, draft / "model-rest.safetensors", metadata={"format": "pt"})
         listed |= dict.fromkeys(rest, "model-rest.safetensors")

@@ -1,7 +1,7 @@
-"""A stage's forward run again in its backward: the memory strategy ``full``.
+"""A forward run again in its backward: all of a stage by the memory strategy ``full``, parts by ``selective``.
 
-Between the two only the stage's inputs are kept. Everything else, the outputs and the loss included, is made again
-from them, and the one backward through that is the stage's only one.
+Of a whole stage only the inputs are kept between the two. Everything else, the outputs and the loss included, is made
+again from them, and the one backward through that is the stage's only one.
 """
 
 from __future__ import annotations
@@ -12,9 +12,36 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from ds_dip.models.context import Context
 from ds_dip.programs.program import Stage
+
+#: Operators whose results ``selective`` keeps where a layer of another library cannot say it: multiplications by
+#: weights, and attention. Norms, activation functions and everything else run again.
+_KEPT = {
+    getattr(torch.ops.aten, name).default
+    for name in (
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "convolution",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+    )
+}
+
+
+def operators_kept() -> Any:
+    """What torch's checkpoint takes so that it keeps the results of these operators."""
+    return create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]  # torch has no types here
+
+
+def _policy(_: Any, operator: Any, *__: Any, **___: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operator in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 @dataclass(frozen=True, slots=True)

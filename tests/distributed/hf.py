@@ -19,7 +19,7 @@ from ds_dip.runtime.pretrained import save_pretrained
 from ds_dip.runtime.shutdown import shutdown
 from tests import hf_cases as cases
 from tests import hf_models as models
-from tests.distributed.gradients import distance, full_gradient
+from tests.distributed.gradients import full_gradient
 from tests.distributed.ranks import report
 
 #: Samples of one step, of every kind, and the names of their ids.
@@ -111,7 +111,7 @@ def compare(engine: Any, pretrained: Pretrained, model: Any, found: dict[int, to
                 wanted = model.get_parameter(names[own]).grad
                 wanted = torch.zeros_like(parameter) if wanted is None else wanted
                 got = found[id(parameter)].float()
-                worst = max(worst, distance(got, wanted))
+                worst = max(worst, cases.distance(got, wanted, cases.sibling(model, names[own])))
                 squares[0] += float((got - wanted).square().sum())
                 squares[1] += float(wanted.square().sum())
     return worst, (squares[0] / squares[1]) ** 0.5 if squares[1] else 0.0

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 pytest.importorskip("transformers")
+from peft import PeftModel
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
@@ -125,3 +126,17 @@ def test_a_model_learns_and_its_copy_says_what_it_learnt(family: str, tmp_path: 
         generated, wanted = said(tmp_path / "out", data, index)
         assert generated == wanted.rstrip()
         assert CHATS[index]["messages"][-1]["content"] in wanted
+
+
+@pytest.mark.nightly
+def test_adapters_learn_beside_a_frozen_tower(tmp_path: Path) -> None:
+    data = data_in(tmp_path)
+    losses = finetune(tmp_path, "qwen2_5_vl", data, 60, "--lora", "8", "--frozen", "vision", "projector")
+    assert losses[-1] < 0.8 * losses[0]
+    before, after = (AutoModelForImageTextToText.from_pretrained(tmp_path / name) for name in ("model", "out"))
+    for name, weight in before.named_parameters():
+        assert torch.equal(weight, after.get_parameter(name)), name
+    adapted = PeftModel.from_pretrained(after, tmp_path / "out" / "adapter")
+    added = {name: weight for name, weight in adapted.named_parameters() if "lora_B" in name}
+    assert added
+    assert all("language_model" in name and weight.abs().max() > 0 for name, weight in added.items())

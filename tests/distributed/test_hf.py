@@ -98,13 +98,40 @@ def same_folders(case: dict[str, Any], source: Path, saved: Path) -> None:
         )
 
 
+#: What is resumed: adapters beside a frozen tower, tied embeddings, everything.
+RESUMED: list[dict[str, Any]] = [
+    {"name": "lora", "family": "qwen2_5_vl", "frozen": ["vision"], "lora": True, "stage": 1},
+    {"name": "tied", "family": "llama", "frozen": [], "lora": False, "stage": 0, "make": {"tie_word_embeddings": True}},
+    {"name": "whole", "family": "llava_onevision", "frozen": [], "lora": False, "stage": 1},
+]
+
+
+def test_a_run_goes_on_from_its_checkpoint_also_under_another_partition(tmp_path: Path) -> None:
+    folders(tmp_path, RESUMED)
+    two = run_ranks("tests.distributed.hf_resume", 2, str(tmp_path), seconds=400.0)
+    (one,) = run_ranks("tests.distributed.hf_resume", 1, str(tmp_path), seconds=200.0)
+    for case, alone, *rows in zip(RESUMED, one, *two, strict=True):
+        for row in rows:
+            assert row["resumed"] == row["after"], row
+            assert row["universal"] == pytest.approx(row["after"], rel=1e-5), row
+            assert alone["universal"] == pytest.approx(row["after"], rel=1e-5), row
+            assert len({*row["before"], *row["after"]}) == 4
+        whole, resumed = (stored(tmp_path / f"{kind}-{case['name']}") for kind in ("whole", "resumed"))
+        adapters = [tmp_path / f"{kind}-{case['name']}" / "adapter" for kind in ("whole", "resumed")]
+        assert all(folder.exists() == case["lora"] for folder in adapters)
+        for first, second in [(whole, resumed), tuple(stored(folder) for folder in adapters)]:
+            assert first.keys() == second.keys()
+            assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("rank", [0, 1, 3])
+@pytest.mark.parametrize("rank", range(4))
 def test_no_rank_holds_more_than_its_own_layers(rank: int, tmp_path: Path) -> None:
     sizes = {"vocab_size": 8000, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 16}
     model = models.llama(**sizes, num_attention_heads=12, num_key_value_heads=12)
     whole = sum(4 * parameter.numel() for parameter in model.parameters())
     model.save_pretrained(tmp_path, max_shard_size="50MB")
     ((found,),) = run_ranks("tests.distributed.hf_memory", 1, str(tmp_path), "4", str(rank))
+    print(f"rank {rank} of 4: {found['weights'] / 1e6:.0f} of {whole / 1e6:.0f} MB, {found['peak'] / 1e6:.0f} at most")
     assert whole / 6 < found["weights"] < whole / 3
     assert found["peak"] < found["weights"] + 0.15 * whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 Kind = Literal["image", "video", "audio"]
@@ -21,7 +21,7 @@ class Media:
 
     ``source`` is a path or, for what lies in an archive or in the record itself, a name. ``span`` are the bytes
     (offset, length) within the file at ``path``; without one they are the whole file. ``content`` are bytes that the
-    record itself holds.
+    record itself holds. One that is ``blank`` is not read: nothing of its size stands for it.
     """
 
     kind: Kind
@@ -29,6 +29,7 @@ class Media:
     path: str | None = None
     span: tuple[int, int] | None = None
     content: bytes | None = None
+    blank: bool = False
 
 
 Part = str | Media
@@ -60,6 +61,15 @@ class Conversation:
         return tuple(part for turn in self.turns for part in turn.parts if isinstance(part, Media))
 
 
+def blanked(conversation: Conversation) -> Conversation:
+    """The conversation with nothing in its media's places."""
+
+    def blank(part: Part) -> Part:
+        return replace(part, blank=True) if isinstance(part, Media) else part
+
+    return Conversation(tuple(replace(turn, parts=tuple(map(blank, turn.parts))) for turn in conversation.turns))
+
+
 def joined(parts: Sequence[Part]) -> tuple[Part, ...]:
     """The parts without empty text, neighbouring text as one."""
     found: list[Part] = []
@@ -77,6 +87,8 @@ def check(conversation: Conversation) -> Conversation:
     if not turns:
         raise RecordError("has no turns; expected at least a user's and an assistant's")
     for number, turn in enumerate(turns, start=1):
+        for part in turn.parts:
+            _check_text(f"turn {number}", part if isinstance(part, str) else part.source)
         if turn.role == "system" and number > 1:
             raise RecordError(f"turn {number} is the system's, expected it first")
         if turn.role == "assistant" and any(isinstance(part, Media) for part in turn.parts):
@@ -88,6 +100,15 @@ def check(conversation: Conversation) -> Conversation:
     if not any(turn.supervised for turn in turns):
         raise RecordError("has no answer that is learned; leave the record out")
     return conversation
+
+
+def _check_text(where: str, text: str) -> None:
+    """RecordError for text that JSON can hold and nothing else: half of a character of two."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RecordError(f"{where} has {text[error.start]!a} in its text, which is half a character") from error
 
 
 def plural(kind: str) -> str:
@@ -107,3 +128,8 @@ def shown(value: object) -> str:
     """A value for a sentence, cut short."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+def brief(source: str) -> str:
+    """A medium's source for a sentence, of a long one its end."""
+    return source if len(source) <= 200 else "…" + source[-199:]

@@ -16,16 +16,17 @@ from typing import Any
 import numpy as np
 
 from ds_dip.data.ahead import Ahead
-from ds_dip.data.conversations.conversation import RecordError
+from ds_dip.data.conversations.conversation import RecordError, blanked, brief
 from ds_dip.data.conversations.forms import Reading
-from ds_dip.data.conversations.headers import Limits, MediaError, facts_of
+from ds_dip.data.conversations.headers import Facts, Limits, MediaError, UnreadableError
 from ds_dip.data.conversations.index import Maker, Progress, Rows, open_rows
-from ds_dip.data.conversations.measuring import Reader, facts_in
+from ds_dip.data.conversations.measuring import Reader
 from ds_dip.data.conversations.places import Places
-from ds_dip.data.conversations.processor import Processor, processor_of
+from ds_dip.data.conversations.processor import Processor, fingerprint_of, processor_of, without_content
 from ds_dip.data.conversations.records import Place
 from ds_dip.data.conversations.settings import Settings, read_settings
 from ds_dip.data.conversations.sources import source_of, where
+from ds_dip.data.faults import Fault, Lost, SampleError
 from ds_dip.data.metadata import SampleMetadata
 from ds_dip.files import FileError
 
@@ -61,13 +62,14 @@ class Conversations:
         self._reader = _reader(self.settings, self._files)
         self._rows = self._open(progress)
         self._index = self._chosen()
+        self._left_out: set[str] = set()
         self._ahead = Ahead(self._load, self.settings.workers, self.settings.ahead)
 
     def _open(self, progress: Progress | None) -> list[Rows]:
         settings = self.settings
         folder = Path(settings.index) if settings.index is not None else _folder(self._files)
         described = {
-            "processor": self.processor.fingerprint,
+            "processor": fingerprint_of(settings.processor),
             "options": settings.model_dump(
                 mode="json", exclude={"files", "processor", "problems", "index", "check_media", "workers", "ahead"}
             ),
@@ -75,7 +77,7 @@ class Conversations:
         }
         maker = Maker(
             self._reader,
-            self.processor,
+            lambda: self.processor,
             hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest(),
             decoded=settings.verify == "decode",
             check_media=settings.check_media,
@@ -138,7 +140,7 @@ class Conversations:
     @cached_property
     def digest(self) -> str:
         """A hash of all that every process must find alike: samples, their sizes and their order."""
-        parts = [*(rows.digest for rows in self._rows), self.settings.problems]
+        parts = [*(rows.digest for rows in self._rows), self.settings.problems, self.settings.verify]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def __len__(self) -> int:
@@ -150,6 +152,10 @@ class Conversations:
             raise IndexError(f"sample {index} was asked for, and the dataset holds 0 to {len(self) - 1}")
         file, row = map(int, self._index[index, :2])
         return self._rows[file][row]
+
+    def place(self, index: int) -> str:
+        """Where the record of the sample at ``index`` is: file and line."""
+        return where(self._files[int(self._index[index, 0])], self.row(index)["line"])
 
     def metadata(self, index: int) -> SampleMetadata:
         """Sizes of the sample at ``index``, from the index."""
@@ -170,6 +176,35 @@ class Conversations:
         """
         return self._ahead.load(sample, fields)
 
+    @property
+    def finds_faults(self) -> bool:
+        """Whether samples that cannot be decoded are left out of a run; see ``faults.FaultFinding`` for this and more.
+
+        With the policy ``error`` they end it, and with ``verify: "decode"`` there are none.
+        """
+        return self.settings.problems != "error" and self.settings.verify != "decode"
+
+    def faults(self, samples: Sequence[str], fields: Sequence[str]) -> list[Fault]:
+        """See FaultFinding."""
+        found = []
+        for sample in samples:
+            try:
+                self._ahead.load(sample, fields)
+            except SampleError as error:
+                found.append(Fault(sample, str(error)))
+        return found
+
+    def leave_out(self, samples: Sequence[str]) -> None:
+        """See FaultFinding."""
+        self._left_out.update(samples)
+        for sample in samples:
+            self._ahead.forget(sample)
+
+    def lost(self, samples: Sequence[str]) -> Lost:
+        """See FaultFinding."""
+        places = [self._found(sample) for sample in samples if sample in self._left_out]
+        return Lost(sum(self._rows[file][row]["loss_tokens"] for file, row in places), len(places))
+
     def ahead(self, samples: Sequence[str], fields: Sequence[str]) -> None:
         """These samples will be loaded soon, in this order: threads load them from now on."""
         self._ahead.announce(samples, fields)
@@ -185,12 +220,21 @@ class Conversations:
         try:
             record = source_of(path).record(Place(row["line"], row["offset"], row["length"]))
             conversation = self._reader.conversation(record)
-            facts = facts_in(conversation, lambda media: facts_of(media, self._reader.limits))
+            facts = [Facts.of(brief) for brief in row["media"]]
+            if [own.kind for own in facts] != [media.kind for media in conversation.media]:
+                raise RecordError("has other media")
+            if sample in self._left_out:
+                return without_content(self.processor.make(blanked(conversation), facts, fields))
             return self.processor.make(conversation, facts, fields)
-        except (RecordError, MediaError) as error:
+        except (RecordError, UnreadableError) as error:
             raise ValueError(
-                f"{where(path, row['line'])}: {error}; it was otherwise when the index was made, or was not decoded "
-                'then: set verify to "decode" to find such records before a run'
+                f"{where(path, row['line'])}: {_named(error)}; it was otherwise when the index was made: let the files "
+                "be while a run reads them, or make the index anew"
+            ) from error
+        except MediaError as error:
+            advice = 'set problems to skip to leave such samples out, or verify to "decode" to find them before a run'
+            raise SampleError(
+                f"{where(path, row['line'])}: {_named(error)}" + ("" if self.finds_faults else f"; {advice}")
             ) from error
 
     def _found(self, sample: str) -> tuple[int, int]:
@@ -202,10 +246,21 @@ class Conversations:
         raise ValueError(f"sample {sample!r} is not of this dataset, whose files are {', '.join(self._names)}")
 
 
+def _named(error: RecordError | MediaError) -> str:
+    """The error with the medium that it is of."""
+    media = error.media if isinstance(error, MediaError) else None
+    return str(error) if media is None else f"{media.kind} {brief(media.source)} {error}"
+
+
 def _paths(settings: Settings) -> tuple[Path, ...]:
     files = tuple(Path(os.path.abspath(file)) for file in settings.files)
     for file in files:
         source_of(file)
+        try:
+            file.stat()
+        except OSError as error:
+            # Before an index is made for it.
+            raise FileError(f"{file}: cannot be read ({error.strerror}); give a file of records") from error
     return files
 
 

@@ -6,15 +6,18 @@ What is decoded has the sizes that the header gave; where it has not, that is a 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 
 from ds_dip.data.conversations.conversation import Media
-from ds_dip.data.conversations.headers import Facts, Limits, MediaError, facts_of, orientation_of
+from ds_dip.data.conversations.headers import SIDEWAYS, Facts, MediaError, orientation_of, unreadable
 from ds_dip.data.conversations.places import open_media
 from ds_dip.files import first_line
+
+Decoder = TypeVar("Decoder", bound=Callable[..., np.ndarray])
 
 #: Frames that may be missing at a video's end, as a share of those its header counts; and samples of a sound.
 _MISSING = 0.05
@@ -31,25 +34,63 @@ _TURNS = {
 }
 
 
-def image(media: Media, limits: Limits | None = None) -> np.ndarray:
-    """The image as uint8 [height, width, 3], turned as its EXIF says; of an animation the first picture."""
+def _naming(decoder: Decoder) -> Decoder:
+    """The decoder, whose errors say which medium they are of."""
+
+    @wraps(decoder)
+    def decoded(media: Media, *given: Any) -> np.ndarray:
+        try:
+            return decoder(media, *given)
+        except MediaError as error:
+            error.media = media
+            raise
+
+    return cast("Decoder", decoded)
+
+
+@_naming
+def image(media: Media, facts: Facts) -> np.ndarray:
+    """The image as uint8 [height, width, 3], turned as its EXIF says; of an animation the first picture.
+
+    Raises MediaError, before anything is decoded, where its header does not say what the facts do.
+    """
     from PIL import Image
 
-    facts = facts_of(media, limits)
-    try:
-        with open_media(media) as stream, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sizes, which are checked, and of odd metadata, which are not used
+    if media.blank:
+        return np.zeros((facts.height, facts.width, 3), np.uint8)
+    with _opened(media) as stream, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of sizes, which are checked, and of odd metadata, which are not used
+        try:
             with Image.open(stream) as opened:
-                turn = _TURNS.get(orientation_of(opened))
+                orientation = orientation_of(opened)
+                width, height = reversed(opened.size) if orientation in SIDEWAYS else opened.size
+                if (width, height) != (facts.width, facts.height):
+                    raise MediaError(
+                        f"is {width} x {height}, and was {facts.width} x {facts.height} when it was indexed"
+                    )
+                turn = _TURNS.get(orientation)
                 picture = _rgb(opened if turn is None else opened.transpose(getattr(Image.Transpose, turn)))
-    except MediaError:
-        raise
-    except (OSError, SyntaxError, ValueError, IndexError) as error:
-        raise MediaError(f"cannot be decoded ({first_line(error)})") from error
-    pixels = np.asarray(picture)
-    if pixels.shape != (facts.height, facts.width, 3):
-        raise MediaError(f"is {pixels.shape} when decoded and {facts.height} x {facts.width} by its header")
-    return pixels
+        except (MediaError, MemoryError):
+            raise
+        except Exception as error:
+            raise _wrong(error) from error
+    return np.asarray(picture)
+
+
+def _opened(media: Media) -> BinaryIO:
+    """A stream of the medium's bytes; UnreadableError."""
+    try:
+        return open_media(media)
+    except OSError as error:
+        raise unreadable(error) from error
+
+
+def _wrong(error: Exception, what: str = "cannot be decoded") -> MediaError:
+    """What is told of whatever a decoder raises: of broken content that may be anything."""
+    # Only the system's own errors have a number, and FFmpeg's.
+    if isinstance(error, OSError) and error.errno is not None and not hasattr(error, "log"):
+        return unreadable(error)
+    return MediaError(f"{what} ({first_line(error)})")
 
 
 def _rgb(picture: Any) -> Any:
@@ -67,6 +108,7 @@ def _rgb(picture: Any) -> Any:
     return picture.convert("RGB")
 
 
+@_naming
 def video(media: Media, indices: Sequence[int], facts: Facts) -> np.ndarray:
     """Frames at ``indices`` (ascending, by ``facts.frames``) as uint8 [frames, height, width, 3].
 
@@ -74,13 +116,17 @@ def video(media: Media, indices: Sequence[int], facts: Facts) -> np.ndarray:
     """
     import av
 
+    if media.blank:
+        return np.zeros((len(indices), facts.height, facts.width, 3), np.uint8)
     wanted = list(indices)
     found: list[np.ndarray] = []
     last: np.ndarray | None = None
     count = 0
     try:
-        with open_media(media) as stream, av.open(stream, "r", metadata_errors="ignore") as container:
+        with _opened(media) as stream, av.open(stream, "r", metadata_errors="ignore") as container:
             track = container.streams.video[0]
+            if (track.codec_context.width, track.codec_context.height) != (facts.width, facts.height):
+                raise MediaError("has frames of another size than when it was indexed")
             track.thread_type = "AUTO"
             for frame in container.decode(track):
                 while len(found) < len(wanted) and wanted[len(found)] == count:
@@ -91,8 +137,10 @@ def video(media: Media, indices: Sequence[int], facts: Facts) -> np.ndarray:
                     break
                 if count >= facts.frames - max(1, round(facts.frames * _MISSING)):
                     last = frame.to_ndarray(format="rgb24")
-    except (av.FFmpegError, ValueError, EOFError, OSError) as error:
-        raise MediaError(f"cannot be decoded after {count} frames ({first_line(error)})") from error
+    except (MediaError, MemoryError):
+        raise
+    except Exception as error:
+        raise _wrong(error, f"cannot be decoded after {count} frames") from error
     if len(found) < len(wanted):
         if last is None or facts.frames - count > max(1, round(facts.frames * _MISSING)):
             raise MediaError(f"has {count} frames when decoded and {facts.frames} by its header")
@@ -103,8 +151,11 @@ def video(media: Media, indices: Sequence[int], facts: Facts) -> np.ndarray:
     return np.stack(found)
 
 
+@_naming
 def audio(media: Media, rate: int, facts: Facts) -> np.ndarray:
     """The sound as float32 [samples], its channels averaged, ``samples_at(facts, rate)`` of them."""
+    if media.blank:
+        return np.zeros(samples_at(facts, rate), np.float32)
     sound = _by_soundfile(media)
     if sound is None:
         return _fitted(_by_av(media, rate), facts, rate)
@@ -122,13 +173,13 @@ def samples_at(facts: Facts, rate: int) -> int:
 def _by_soundfile(media: Media) -> tuple[np.ndarray, int] | None:
     import soundfile
 
-    try:
-        with open_media(media) as stream:
+    with _opened(media) as stream:
+        try:
             samples, own = soundfile.read(stream, dtype="float32", always_2d=True)
-    except (soundfile.LibsndfileError, RuntimeError, TypeError):
-        return None
-    except OSError as error:
-        raise MediaError(f"cannot be read ({first_line(error)})") from error
+        except (soundfile.LibsndfileError, RuntimeError, TypeError):
+            return None
+        except OSError as error:
+            raise _wrong(error) from error
     return samples.mean(axis=1), int(own)
 
 
@@ -137,13 +188,15 @@ def _by_av(media: Media, rate: int) -> np.ndarray:
 
     parts = []
     try:
-        with open_media(media) as stream, av.open(stream, "r", metadata_errors="ignore") as container:
+        with _opened(media) as stream, av.open(stream, "r", metadata_errors="ignore") as container:
             resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
             for frame in container.decode(container.streams.audio[0]):
                 parts += [piece.to_ndarray()[0] for piece in resampler.resample(frame)]
             parts += [piece.to_ndarray()[0] for piece in resampler.resample(None)]
-    except (av.FFmpegError, ValueError, EOFError, OSError, IndexError) as error:
-        raise MediaError(f"cannot be decoded ({first_line(error)})") from error
+    except (MediaError, MemoryError):
+        raise
+    except Exception as error:
+        raise _wrong(error) from error
     return np.concatenate([np.zeros(0, np.float32), *parts])
 
 

@@ -106,7 +106,8 @@ def family_of(folder: str, config: Mapping[str, Any], tokenizer: Any, frames: Fr
     kind = str(config.get("model_type"))
     if kind in FAMILIES:
         module, name = FAMILIES[kind]
-        found: Family = getattr(importlib.import_module(module), name)(folder, config, tokenizer, frames)
+        whole = _whole(folder)
+        found: Family = getattr(importlib.import_module(module), name)(folder, whole, tokenizer, frames)
         return found
     if any(key in config for key in ("vision_config", "audio_config")):
         raise ValueError(
@@ -114,6 +115,22 @@ def family_of(folder: str, config: Mapping[str, Any], tokenizer: Any, frames: Fr
             "and text alone"
         )
     return TextFamily(folder, config, tokenizer, frames)
+
+
+def _whole(folder: str) -> Mapping[str, Any]:
+    """The folder's configuration with what the file leaves to the library's defaults."""
+    from transformers import AutoConfig
+
+    try:
+        found: Mapping[str, Any] = AutoConfig.from_pretrained(folder, local_files_only=True).to_dict()
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{folder}: its configuration cannot be read ({first_line(error)})") from error
+    return found
+
+
+def token_of(config: Mapping[str, Any], kind: Kind) -> int:
+    """The token that stands for a medium of a kind, by either of the names that configurations have for it."""
+    return int(config[f"{kind}_token_id"] if f"{kind}_token_id" in config else config[f"{kind}_token_index"])
 
 
 def image_processor_of(folder: str) -> Any:

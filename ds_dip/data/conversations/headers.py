@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any, BinaryIO
 
@@ -19,14 +19,20 @@ from ds_dip.data.conversations.places import open_media, size_of
 from ds_dip.files import first_line
 
 #: Turned by 90 or 270 degrees, mirrored or not.
-_SIDEWAYS = range(5, 9)
+SIDEWAYS = range(5, 9)
 _ORIENTATION = 0x0112
 _PLAIN = {"RGB", "L"}
 _DEEP = ("I", "F")
 
 
 class MediaError(ValueError):
-    """A medium that cannot be used; the message says why."""
+    """A medium that cannot be used; the message says why, and ``media`` which, where it is known."""
+
+    media: Media | None = None
+
+
+class UnreadableError(MediaError):
+    """A medium whose file cannot be read: what is wrong is with its storage, and says nothing of its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,19 @@ class Facts:
     channels: int = 0
     notes: tuple[str, ...] = field(default=())
 
+    def brief(self) -> dict[str, Any]:
+        """Its fields that say something, as JSON holds them."""
+        # Not asdict(), which copies all that is in them and takes as long as reading a header.
+        return {name: value for name in _FIELDS if (value := getattr(self, name))}
+
+    @classmethod
+    def of(cls, brief: Mapping[str, Any]) -> Facts:
+        """The facts that ``brief`` told."""
+        return cls(**{**brief, "notes": tuple(brief.get("notes", ()))})
+
+
+_FIELDS = tuple(own.name for own in fields(Facts))
+
 
 def facts_of(media: Media, limits: Limits | None = None) -> Facts:
     """The facts of a medium; MediaError, one sentence, where it is missing, refused or not what it should be."""
@@ -74,15 +93,20 @@ def facts_of(media: Media, limits: Limits | None = None) -> Facts:
             )
         with open_media(media) as stream:
             facts = _READERS[media.kind](stream, limits)
-    except FileNotFoundError as error:
-        raise MediaError("is not there") from error
     except OSError as error:
-        raise MediaError(f"cannot be read ({error.strerror or first_line(error)})") from error
+        raise unreadable(error) from error
     if facts.seconds > limits.seconds:
         raise MediaError(
             f"takes {facts.seconds:.0f} s, allowed are {limits.seconds:g}; raise the limit seconds, or cut it"
         )
     return facts
+
+
+def unreadable(error: OSError) -> UnreadableError:
+    """What is told of a file that the system does not give."""
+    if isinstance(error, FileNotFoundError):
+        return UnreadableError("is not there")
+    return UnreadableError(f"cannot be read ({error.strerror or first_line(error)})")
 
 
 def _image(stream: BinaryIO, limits: Limits) -> Facts:
@@ -107,12 +131,14 @@ def _image(stream: BinaryIO, limits: Limits) -> Facts:
         raise MediaError("is no image that Pillow knows") from error
     except Image.DecompressionBombError as error:
         raise MediaError(f"is too large to decode ({first_line(error)})") from error
-    except (SyntaxError, ValueError, IndexError, KeyError, TypeError) as error:
-        if isinstance(error, MediaError):
+    except (MediaError, MemoryError):
+        raise
+    except Exception as error:
+        # Pillow's decoders raise whatever they stumble over in headers that make no sense; the system has a number.
+        if isinstance(error, OSError) and error.errno is not None:
             raise
-        # Pillow's decoders raise these for headers that make no sense.
         raise MediaError(f"has a broken header ({first_line(error)})") from error
-    if orientation in _SIDEWAYS:
+    if orientation in SIDEWAYS:
         width, height = height, width
     if orientation > 1:
         notes = (*notes, "turned by EXIF")

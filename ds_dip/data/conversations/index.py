@@ -40,10 +40,13 @@ Progress = Callable[[Path, int, int, int], None]
 
 @dataclass(frozen=True)
 class Maker:
-    """All that an index is made with; ``described`` is what it depends on beside the files."""
+    """All that an index is made with; ``described`` is what it depends on beside the files.
+
+    ``processor`` gives the one that counts: it is asked for only where something is made.
+    """
 
     reader: Reader
-    processor: Processor
+    processor: Callable[[], Processor]
     described: str
     decoded: bool
     check_media: bool
@@ -124,7 +127,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _header(file: Path, maker: Maker) -> dict[str, Any]:
-    return {"format": FORMAT, "version": 1, "file": str(file), "made_with": maker.described}
+    return {"format": FORMAT, "version": 2, "file": str(file), "made_with": maker.described}
 
 
 def _fresh(path: Path, file: Path, header: Mapping[str, Any]) -> bool:
@@ -161,7 +164,7 @@ def _make(
             done = 1
         records = islice(source.records(), done - 1, None)
         try:
-            with closing(measured(records, maker.reader, journal, maker.processor, maker.workers)) as rows:
+            with closing(measured(records, maker.reader, journal, maker.processor(), maker.workers)) as rows:
                 for number, row in enumerate(rows, start=done):
                     stream.write(json.dumps(row).encode() + b"\n")
                     if number % _FLUSH == 0:

@@ -30,7 +30,7 @@ class InternVL:
         self._patch = patch if isinstance(patch, int) else patch[0]
         self._edge = int(self._image.size["height"])
         self._side = self._edge // self._patch
-        shrunk = round((self._side * config.get("downsample_ratio", 0.5)) ** 2)
+        shrunk = round((self._side * config["downsample_ratio"]) ** 2)
         self._tokens = stored(folder, "processor_config.json").get("image_seq_length") or shrunk
         try:
             self._ends = tokenizer.start_image_token, tokenizer.end_image_token
@@ -70,7 +70,7 @@ class InternVL:
         from PIL import Image
 
         if medium.kind == "image":
-            pictures, cropped = decode.image(medium)[None], True
+            pictures, cropped = decode.image(medium, facts)[None], True
         else:
             pictures, cropped = decode.video(medium, self.frames.of(facts), facts), False
         images = [Image.fromarray(picture) for picture in pictures]

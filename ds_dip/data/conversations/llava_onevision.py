@@ -12,7 +12,7 @@ import numpy as np
 
 from ds_dip.data.conversations import decode
 from ds_dip.data.conversations.conversation import Kind, Media
-from ds_dip.data.conversations.families import Makers, Place, image_processor_of, stored
+from ds_dip.data.conversations.families import Makers, Place, image_processor_of, stored, token_of
 from ds_dip.data.conversations.headers import Facts
 from ds_dip.data.conversations.processor import Frames
 
@@ -32,7 +32,7 @@ class LlavaOnevision:
         self._image = image_processor_of(folder)
         self._patch, self._edge = vision["patch_size"], vision["image_size"]
         self._side = self._edge // self._patch
-        names = tokenizer.convert_ids_to_tokens([config["image_token_id"], config["video_token_id"]])
+        names = tokenizer.convert_ids_to_tokens([token_of(config, "image"), token_of(config, "video")])
         self.marks: Mapping[Kind, str] = {"image": names[0], "video": names[1]}
         self.frames = frames
         processor = stored(folder, "processor_config.json")
@@ -93,7 +93,7 @@ class LlavaOnevision:
         from PIL import Image
 
         if medium.kind == "image":
-            image = Image.fromarray(decode.image(medium))
+            image = Image.fromarray(decode.image(medium, facts))
             # Two images, of which the first one counts, have the library make one tile of each.
             return self._cut(self._tiles([image, image] if several else [image])[0])
         frames = decode.video(medium, self.frames.of(facts), facts)

@@ -8,21 +8,22 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from ds_dip.data.conversations import decode
-from ds_dip.data.conversations.conversation import Conversation, Media, RecordError
+from ds_dip.data.conversations.conversation import Conversation, Media, RecordError, brief
 from ds_dip.data.conversations.forms import Reading, conversation_of
 from ds_dip.data.conversations.headers import Facts, Limits, MediaError, facts_of
 from ds_dip.data.conversations.places import Places
 from ds_dip.data.conversations.processor import Processor
 from ds_dip.data.conversations.records import Problem, Record
 
-#: Records under way at once.
-_WINDOW = 512
+#: Records that a thread is handed at once, and how often that many are under way.
+_TOGETHER, _WINDOW = 32, 32
 #: Seconds after which a record whose media are read is given up on.
 DEADLINE_S = 300.0
 
@@ -63,7 +64,7 @@ class MediaJournal:
         self._known: dict[Key, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._stream: IO[str] | None = None
-        self._header = {"format": "ds-dip/media", "version": 1, "limits": asdict(limits), "decoded": decoded}
+        self._header = {"format": "ds-dip/media", "version": 2, "limits": asdict(limits), "decoded": decoded}
         if path is not None and path.exists():
             self._read(path)
 
@@ -86,7 +87,7 @@ class MediaJournal:
         if entry is None or (entry["bytes"], entry["mtime_ns"]) != (size, mtime):
             entry = {"kind": media.kind, "path": media.path, "span": key[2:], "bytes": size, "mtime_ns": mtime}
             try:
-                entry["facts"] = _shallow(self._look(media))
+                entry["facts"] = self._look(media).brief()
             except MediaError as error:
                 entry["problem"] = str(error)
             with self._lock:
@@ -94,7 +95,7 @@ class MediaJournal:
                 self._append(entry)
         if "problem" in entry:
             raise MediaError(entry["problem"])
-        return Facts(**entry["facts"] | {"notes": tuple(entry["facts"]["notes"])})
+        return Facts.of(entry["facts"])
 
     def _look(self, media: Media) -> Facts:
         facts = facts_of(media, self._limits)
@@ -154,7 +155,7 @@ def _open_journal(path: Path, header: dict[str, Any]) -> IO[str]:
 def check_decodes(media: Media, facts: Facts) -> None:
     """MediaError where a medium cannot be decoded to its end, or is not what its header says."""
     if media.kind == "image":
-        decode.image(media)
+        decode.image(media, facts)
     elif media.kind == "video":
         decode.video(media, (facts.frames - 1,), facts)
     else:
@@ -169,14 +170,20 @@ def measured(
     Raises TimeoutError, one sentence with the record's line, where its media cannot be read within ``DEADLINE_S``.
     """
     pool, overdue = ThreadPoolExecutor(workers, thread_name_prefix="ds-dip-index"), False
+
+    def measure(errand: _Errand) -> None:
+        for record in errand.records:
+            errand.rows.append(row_of(record, reader, journal, processor))
+            errand.told.set()
+
     try:
-        under_way: deque[tuple[int, Future[dict[str, Any]]]] = deque()
-        for record in records:
-            under_way.append((record.place.line, pool.submit(row_of, record, reader, journal, processor)))
+        under_way: deque[tuple[_Errand, Future[None]]] = deque()
+        for errand in _errands(records):
+            under_way.append((errand, pool.submit(measure, errand)))
             if len(under_way) >= _WINDOW:
-                yield _row(*under_way.popleft())
+                yield from _rows(*under_way.popleft())
         while under_way:
-            yield _row(*under_way.popleft())
+            yield from _rows(*under_way.popleft())
     except TimeoutError:
         overdue = True
         raise
@@ -185,11 +192,33 @@ def measured(
         pool.shutdown(wait=not overdue, cancel_futures=True)
 
 
-def _row(line: int, future: Future[dict[str, Any]]) -> dict[str, Any]:
-    wait([future], DEADLINE_S)
-    if not future.done():
-        raise TimeoutError(f"record {line} was not read within {DEADLINE_S:g} s; is the storage of its media there?")
-    return future.result()
+@dataclass
+class _Errand:
+    """Some records for a thread, since handing over each takes as long as reading a header; and what has come of it."""
+
+    records: list[Record | Problem]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    told: threading.Event = field(default_factory=threading.Event)
+
+
+def _errands(records: Iterable[Record | Problem]) -> Iterable[_Errand]:
+    own = iter(records)
+    while some := list(islice(own, _TOGETHER)):
+        yield _Errand(some)
+
+
+def _rows(errand: _Errand, future: Future[None]) -> list[dict[str, Any]]:
+    """The errand's rows; TimeoutError where none comes for too long."""
+    while not future.done():
+        errand.told.clear()
+        done = len(errand.rows)
+        if not wait([future], DEADLINE_S).done and not errand.told.is_set():
+            line = errand.records[done].place.line
+            raise TimeoutError(
+                f"record {line} was not read within {DEADLINE_S:g} s; is the storage of its media there?"
+            )
+    future.result()
+    return errand.rows
 
 
 def row_of(record: Record | Problem, reader: Reader, journal: MediaJournal, processor: Processor) -> dict[str, Any]:
@@ -203,9 +232,8 @@ def row_of(record: Record | Problem, reader: Reader, journal: MediaJournal, proc
         sizes = processor.measure(conversation, facts)
     except RecordError as error:
         return {"problem": str(error)} | place
-    notes = [f"{own.kind}: {note}" for own in facts for note in own.notes]
     row: dict[str, Any] = place | _shallow(sizes)
-    return row | {"media": [own.kind for own in facts]} | ({"notes": notes} if notes else {})
+    return row | {"media": [own.brief() for own in facts]}
 
 
 def _shallow(value: Any) -> dict[str, Any]:
@@ -215,7 +243,7 @@ def _shallow(value: Any) -> dict[str, Any]:
 
 @cache
 def _names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+    return tuple(own.name for own in fields(kind))
 
 
 def facts_in(conversation: Conversation, look: Callable[[Media], Facts]) -> list[Facts]:
@@ -225,5 +253,5 @@ def facts_in(conversation: Conversation, look: Callable[[Media], Facts]) -> list
         try:
             found.append(look(media))
         except MediaError as error:
-            raise RecordError(f"{media.kind} {media.source} {error}") from error
+            raise RecordError(f"{media.kind} {brief(media.source)} {error}") from error
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import isqrt, sqrt
@@ -46,13 +45,6 @@ class PatchProcessor:
             raise ValueError(f"{model}: the encoder is for {self._channels} channels, expected 1 (grey) or 3 (RGB)")
         self._frames = Frames() if frames is None else frames
         self._chat, self._mark = self._make_chat(tokenizer)
-        described = (1, spec, tokenizer, self._frames, self._mark)
-        self._fingerprint = hashlib.sha256(repr(described).encode()).hexdigest()
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the model, the tokenizer's folder and the sampling of frames."""
-        return self._fingerprint
 
     def _make_chat(self, folder: str | None) -> tuple[Chat, str]:
         if folder is None:
@@ -128,7 +120,7 @@ class PatchProcessor:
             if medium.kind == "video":
                 pictures = decode.video(medium, self._frames.of(own), own)
             else:
-                pictures = decode.image(medium)[None]
+                pictures = decode.image(medium, own)[None]
             side = self._sides(own)
             found += [self._cut(picture, side) for picture in pictures]
         return found

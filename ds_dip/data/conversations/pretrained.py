@@ -6,7 +6,6 @@ processor. So its parts are used one by one, and what a family does with them is
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,10 +17,8 @@ from ds_dip.data.conversations.conversation import Conversation, Media, RecordEr
 from ds_dip.data.conversations.families import Makers, Place, family_of
 from ds_dip.data.conversations.headers import Facts
 from ds_dip.data.conversations.processor import Frames, Measured, labels_of, picked
-from ds_dip.files import FileError, first_line, read_object
+from ds_dip.files import first_line, read_object
 
-#: Files of a folder that counts may depend on.
-_DECIDING = ("*.json", "*.jinja", "*.txt", "*.model")
 _MOST = 1 << 26
 
 
@@ -41,7 +38,6 @@ class PretrainedProcessor:
             raise ValueError(f"{folder}: has no chat template; give one as chat_template.jinja")
         self._chat = TemplateChat(self._tokenizer, self._family.marks, structured=bool(self._family.marks))
         self.fields = ("tokens", "labels", *self._family.fields)
-        self.fingerprint = _fingerprint(folder, self._family.frames, self._encoders)
 
     def measure(self, conversation: Conversation, facts: Sequence[Facts]) -> Measured:
         """See Processor."""
@@ -80,16 +76,3 @@ class PretrainedProcessor:
             return [self._family.place(own, several=several) for own in facts]
         except ValueError as error:
             raise RecordError(f"the model's processor refuses its media ({first_line(error)})") from error
-
-
-def _fingerprint(folder: str, *described: object) -> str:
-    """A hash of the folder's small files and of what else decides counts."""
-    digest = hashlib.sha256(repr((1, *described)).encode())
-    paths = sorted({path for pattern in _DECIDING for path in Path(folder).glob(pattern)})
-    for path in paths:
-        if not path.name.endswith(".index.json"):
-            try:
-                digest.update(path.name.encode() + path.read_bytes())
-            except OSError as error:
-                raise FileError(f"{path}: cannot be read ({error.strerror})") from error
-    return digest.hexdigest()

@@ -9,7 +9,7 @@ import numpy as np
 
 from ds_dip.data.conversations import decode
 from ds_dip.data.conversations.conversation import Kind, Media
-from ds_dip.data.conversations.families import Makers, Place
+from ds_dip.data.conversations.families import Makers, Place, token_of
 from ds_dip.data.conversations.headers import Facts
 from ds_dip.data.conversations.processor import Frames
 from ds_dip.files import first_line
@@ -31,8 +31,7 @@ class Qwen2Audio:
             self._extractor = AutoFeatureExtractor.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, ImportError) as error:
             raise ValueError(f"{folder}: its feature extractor cannot be read ({first_line(error)})") from error
-        token = config.get("audio_token_id", config.get("audio_token_index"))
-        self.marks: Mapping[Kind, str] = {"audio": tokenizer.convert_ids_to_tokens(token)}
+        self.marks: Mapping[Kind, str] = {"audio": tokenizer.convert_ids_to_tokens(token_of(config, "audio"))}
         self.frames = frames
 
     def place(self, facts: Facts, *, several: bool) -> Place:

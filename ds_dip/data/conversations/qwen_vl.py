@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,43 @@ import numpy as np
 
 from ds_dip.data.conversations import decode
 from ds_dip.data.conversations.conversation import Kind, Media
-from ds_dip.data.conversations.families import Makers, Place, image_processor_of, stored
+from ds_dip.data.conversations.families import Makers, Place, image_processor_of, stored, token_of
 from ds_dip.data.conversations.headers import Facts
 from ds_dip.data.conversations.processor import Frames
+
+#: Of the library: the tokens that a model's context is taken to have, and the share of them that a video may take.
+_VIDEO_TOKENS, _SHARE = 128000, 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class QwenFrames(Frames):
+    """The frames that Qwen's own processor takes for ``fps``, ``min_frames`` and ``max_frames``.
+
+    They come in groups of ``step``, of which the last frame fills up the last one.
+    """
+
+    step: int = 2
+
+    @classmethod
+    def of_folder(cls, asked: Frames, own: Mapping[str, Any], step: int) -> QwenFrames:
+        """What was set, else what the folder's video processor has, else the library's (but of ``most`` ours)."""
+        rate, least, most = (
+            getattr(asked, name) if name in asked.said else own.get(stored) or default
+            for name, stored, default in (("rate", "fps", 2.0), ("least", "min_frames", 4), ("most", "max_frames", 64))
+        )
+        return cls(float(rate), int(least), int(most), step=step)
+
+    def of(self, facts: Facts) -> tuple[int, ...]:
+        """See Frames."""
+        import torch
+
+        most = min(self.most, facts.frames) // self.step * self.step
+        seconds = facts.frames / facts.rate if facts.rate else facts.seconds
+        wanted = int(min(max(seconds * self.rate, self.least), most)) // self.step * self.step
+        # As the library, whose steps are of 32 bits: which frame is next may hang on the last of them.
+        found = torch.arange(0, facts.frames, facts.frames / wanted).int().tolist() if wanted else range(facts.frames)
+        frames = [min(int(index), facts.frames - 1) for index in found]
+        return (*frames, *frames[-1:] * (-len(frames) % self.step))
 
 
 class QwenVL:
@@ -31,33 +66,40 @@ class QwenVL:
         self._config = config
         self._patch, self._steps = self._image.patch_size, self._image.temporal_patch_size
         self._merge = self._image.merge_size
-        self._tokens = (config["image_token_id"], config["video_token_id"])
+        self._tokens = (token_of(config, "image"), token_of(config, "video"))
         names = tokenizer.convert_ids_to_tokens(list(self._tokens))
         self.marks: Mapping[Kind, str] = {"image": names[0], "video": names[1]}
-        least = max(frames.least, self._steps)
-        self.frames = Frames(frames.rate, least, max(frames.most, self._steps), self._steps)
-        sizes = stored(folder, "video_preprocessor_config.json")
-        own = stored(folder, "processor_config.json").get("video_processor", {})
-        size = (sizes | own).get("size") or self._image.size
+        video = stored(folder, "video_preprocessor_config.json")
+        video |= stored(folder, "processor_config.json").get("video_processor", {})
+        self.frames = QwenFrames.of_folder(frames, video, self._steps)
+        size = video.get("size") or self._image.size
         self._video_pixels = (size["shortest_edge"], size["longest_edge"])
-        self._per_second = vision.get("tokens_per_second", 2)
+        # What all frames of a video may have in pixels; without the switch the library has no such bound either.
+        tokens = video.get("max_video_tokens", _VIDEO_TOKENS) if video.get("cap_pixels_per_frame") else None
+        self._all_pixels = None if tokens is None else int(tokens * (self._patch * self._merge) ** 2 * _SHARE)
+        self._per_second = vision["tokens_per_second"]
         self._place = lru_cache(maxsize=65536)(self._placed)
 
     def place(self, facts: Facts, *, several: bool) -> Place:
         """See Family."""
-        steps = len(self.frames.of(facts)) // self._steps if facts.kind == "video" else 1
-        return self._place(facts.kind, facts.height, facts.width, steps)
+        if facts.kind == "image":
+            return self._place(facts.kind, facts.height, facts.width, 1, 0)
+        frames = self.frames.of(facts)
+        shown = min(len(frames), facts.frames)
+        return self._place(facts.kind, facts.height, facts.width, len(frames) // self._steps, shown)
 
-    def _placed(self, kind: Kind, height: int, width: int, steps: int) -> Place:
-        rows, columns = self._grid(kind, height, width)
+    def _placed(self, kind: Kind, height: int, width: int, steps: int, frames: int) -> Place:
+        rows, columns = self._grid(kind, height, width, frames)
         patches, merged = rows * columns, rows * columns // self._merge**2
         return Place(self.marks[kind] * (steps * merged), (patches,) * steps, (merged,) * steps, (steps, rows, columns))
 
-    def _grid(self, kind: Kind, height: int, width: int) -> tuple[int, int]:
+    def _grid(self, kind: Kind, height: int, width: int, frames: int) -> tuple[int, int]:
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
         size = self._image.size
         least, most = (size["shortest_edge"], size["longest_edge"]) if kind == "image" else self._video_pixels
+        if kind == "video" and self._all_pixels is not None:
+            most = max(min(most, self._all_pixels * self._steps // frames), int(least * 1.05))
         tall, wide = smart_resize(height, width, self._patch * self._merge, least, most)
         return tall // self._patch, wide // self._patch
 
@@ -83,7 +125,7 @@ class QwenVL:
         if medium.kind == "image":
             from PIL import Image
 
-            found = self._image([Image.fromarray(decode.image(medium))], return_tensors="np")
+            found = self._image([Image.fromarray(decode.image(medium, facts))], return_tensors="np")
             return [np.asarray(found["pixel_values"], dtype=np.float32)]
         return self._video(decode.video(medium, self.frames.of(facts), facts), *place.grid)
 

@@ -24,11 +24,11 @@ class LimitSettings(_Strict):
 
 
 class FrameSettings(_Strict):
-    """Which frames of a video are looked at (see ``processor.Frames``)."""
+    """Which frames of a video are looked at (see ``processor.Frames``); what is not said is the model's own."""
 
-    rate: Annotated[float, Field(gt=0)] = 2.0
-    least: Annotated[int, Field(ge=1)] = 1
-    most: Annotated[int, Field(ge=1)] = 64
+    rate: Annotated[float, Field(gt=0)] | None = None
+    least: Annotated[int, Field(ge=1)] | None = None
+    most: Annotated[int, Field(ge=1)] | None = None
 
 
 class ProcessorSettings(_Strict):

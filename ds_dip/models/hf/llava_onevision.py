@@ -16,8 +16,8 @@ from transformers import LlavaOnevisionModel
 
 from ds_dip.models import kinds
 from ds_dip.models.context import Context
-from ds_dip.models.hf.parts import Family, Part, SplitError, encoder
-from ds_dip.models.hf.shell import Shell
+from ds_dip.models.hf.parts import Family, Part, encoder
+from ds_dip.models.hf.shell import Shell, SplitError
 from ds_dip.models.hf.text import language
 from ds_dip.models.hf.vision import TileBlock, tiles_of
 from ds_dip.models.spec import Layer, TensorSpec

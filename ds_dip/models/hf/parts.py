@@ -12,10 +12,6 @@ from ds_dip.models.hf.shell import Shell
 from ds_dip.models.spec import Layer
 
 
-class SplitError(ValueError):
-    """A model that cannot be split; the message names the layer or attribute that is in the way."""
-
-
 @dataclass(frozen=True)
 class Shared:
     """A layer whose module serves another place too: under ``key``, with ``weights`` in common, called by ``call``."""

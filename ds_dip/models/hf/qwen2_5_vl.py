@@ -99,7 +99,7 @@ class Embeddings(nn.Module):
 class VisionBlock(nn.Module):
     """A layer of the tower, [N, hidden] to [N, hidden], over windows or over whole instances."""
 
-    recomputed_whole = True
+    selects_operators = True
     rotary: Any
 
     def __init__(self, block: nn.Module, rotary: nn.Module, config: Any, whole: bool) -> None:
@@ -165,7 +165,7 @@ def split(shell: Shell) -> Family:
                 {"config": vision, "whole": whole},
             )
         )
-    options = {"hidden": hidden, "merge": merge**2, "output": vision.out_hidden_size}
+    options = {"hidden": hidden, "merge": merge**2, "output": vision.out_hidden_size, "inner": merge**2 * hidden}
     merger = Part(
         Layer("merger", (TensorSpec(("merged", vision.out_hidden_size)),), fields, options),
         Merger,

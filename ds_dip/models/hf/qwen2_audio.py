@@ -45,7 +45,7 @@ class Embeddings(nn.Module):
 class AudioBlock(nn.Module):
     """A layer of the encoder, [N, hidden] to [N, hidden], attention within each clip."""
 
-    recomputed_whole = True
+    selects_operators = True
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()

@@ -18,7 +18,11 @@ from ds_dip.models.hf.weights import NoWeights, Source
 #: In the names of peft's layers, before what the layer had before.
 ADAPTED = ".base_layer"
 #: In the names of weights that peft adds.
-ADDED = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector")
+ADDED = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
+
+
+class SplitError(ValueError):
+    """A model that cannot be split; the message names the layer or attribute that is in the way."""
 
 
 def is_added(name: str) -> bool:
@@ -41,17 +45,30 @@ class Shell:
     frozen: frozenset[str] = frozenset()
 
     def at(self, path: str) -> nn.Module | nn.Parameter:
-        """The module or parameter at a path; AttributeError where there is none."""
+        """The module or parameter at a path; SplitError where there is none."""
         parent, _, name = path.rpartition(".")
-        found = getattr(self.model.get_submodule(parent), name)
+        try:
+            found = getattr(self.model.get_submodule(parent), name)
+        except AttributeError as error:
+            raise SplitError(
+                f"{type(self.model).__name__} has no {path}, which the family's adapter makes a layer of; give a model "
+                "of the class that transformers has for its language modelling"
+            ) from error
         if not isinstance(found, nn.Module | nn.Parameter):
-            raise AttributeError(f"{path} is a {type(found).__name__}, expected a module or a parameter")
+            raise SplitError(f"{path} is a {type(found).__name__}, expected a module or a parameter")
         return found
 
     def names(self, path: str) -> list[str]:
         """Names of the weights at a path, as the model has them."""
         found = self.at(path)
         return [path] if isinstance(found, nn.Parameter) else [f"{path}.{name}" for name in found.state_dict()]
+
+    def weights(self, path: str) -> int:
+        """How many numbers the weights at a path have, without those that peft adds."""
+        found = self.at(path)
+        if isinstance(found, nn.Parameter):
+            return found.numel()
+        return sum(own.numel() for name, own in found.named_parameters() if not is_added(f"{path}.{name}"))
 
     def trained(self, paths: Iterable[str]) -> bool:
         """Whether any weight at these paths is trained."""
@@ -82,6 +99,7 @@ class Shell:
             loaded = self._read([f"{path}.{name}" for name in own])
             for name, tensor in loaded:
                 target = own[name.removeprefix(f"{path}.")]
+                self._fits(name, tensor, target)
                 target.copy_(tensor)
                 target._is_hf_initialized = True
             self._draw(module, path)
@@ -89,10 +107,18 @@ class Shell:
 
     def _parameter(self, path: str, found: nn.Parameter) -> nn.Parameter:
         for _, tensor in self._read([path]):
+            self._fits(path, tensor, found)
             return nn.Parameter(tensor.to(self.dtype, copy=True), found.requires_grad)
         known = hasattr(self.model.config, "get_text_config")
         spread = getattr(self.model.config.get_text_config(), "initializer_range", 0.02) if known else 0.02
         return nn.Parameter(torch.randn(found.shape).mul_(spread).to(self.dtype), found.requires_grad)
+
+    def _fits(self, name: str, tensor: torch.Tensor, target: torch.Tensor) -> None:
+        if tensor.shape != target.shape:
+            raise FileError(
+                f"weight {name!r} is of shape {tuple(tensor.shape)}, and {type(self.model).__name__} of this "
+                f"configuration has {tuple(target.shape)}; give the configuration that the weights were saved with"
+            )
 
     def _read(self, names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
         """The source's weights of these names; FileError for one that it lacks."""

@@ -15,13 +15,13 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from ds_dip.files import FileError, first_line
 from ds_dip.models.context import Context
-from ds_dip.models.diffusion import flow_matching_loss
 from ds_dip.models.hf.attention import PACKED, register
-from ds_dip.models.hf.parts import Factory, Family, SplitError, is_frozen
-from ds_dip.models.hf.shell import ADAPTED, Shell, is_added
+from ds_dip.models.hf.lora import adapt
+from ds_dip.models.hf.parts import Factory, Family, Part, is_frozen
+from ds_dip.models.hf.shell import Shell, SplitError, is_added
 from ds_dip.models.hf.weights import DIFFUSERS, INDEX, ModelWeights, NoWeights, Source, folder_weights
 from ds_dip.models.loss import token_cross_entropy
-from ds_dip.models.spec import Model, Module
+from ds_dip.models.spec import Layer, Model, Module
 
 #: The adapter of every family, by the configuration's ``model_type``: a module with a function ``split``.
 FAMILIES = {
@@ -69,8 +69,8 @@ class Pretrained:
             self.shell.model.save_config(folder)
 
     def rest(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The unused weights, which have names and values; drawn ones are not kept."""
-        return self.shell.source.read(self.unused)
+        """The unused weights and those that the model has not, by name; drawn ones are not kept."""
+        return self.shell.source.read((*self.unused, *self.shell.source.others))
 
 
 def add_family(model_type: str, module: str) -> None:
@@ -98,61 +98,36 @@ def from_transformers(
     FileError for a folder that cannot be read.
     """
     register()
+    check_arguments(frozen, dtype)
     folder = Path(model) if isinstance(model, str | Path) else None
-    config = _config(model)
+    config = config_of(model)
     build: Callable[[Shell], Family] = _adapter(config).split
-    shell_model = _empty(model, config)
-    source = _source(model, shell_model)
+    shell_model = empty_model(model, config)
+    source = source_of(model, shell_model)
     if lora is not None:
-        _adapt(shell_model, lora)
+        adapt(shell_model, lora)
     shell = Shell(shell_model, source, dtype or torch.get_default_dtype(), seed, frozenset(frozen))
-    _refuse_dropout(shell_model)
+    refuse_dropout(shell_model)
     family = build(shell)
-    return _pretrained(_name(config), shell, ((shell, family),), frozen, config, folder, lora)
+    return split_model(_name(config), shell, ((shell, family),), frozen, config, folder, lora)
 
 
-def from_diffusers(
-    transformer: Any,
-    text_encoder: PreTrainedModel | PreTrainedConfig | str | Path,
-    *,
-    frozen: Sequence[str] = ("text",),
-    dtype: torch.dtype | None = None,
-    seed: int = 0,
-) -> Pretrained:
-    """Split a diffusion transformer of diffusers, and the encoder of transformers that reads its prompts.
-
-    ``transformer`` is a folder that diffusers saved, or a ``WanTransformer3DModel``; the rest as for
-    ``from_transformers``, with its errors. The encoder computes without dropout, as it does where it is not trained.
-    """
-    from diffusers import WanTransformer3DModel
-
-    from ds_dip.models.hf.wan import split as split_wan
-
-    register()
-    text = _config(text_encoder)
-    text.dropout_rate = 0.0
-    shells, kind = [], dtype or torch.get_default_dtype()
-    folder = Path(transformer) if isinstance(transformer, str | Path) else None
-    if folder is None and not isinstance(transformer, WanTransformer3DModel):
-        raise SplitError(f"transformer is a {type(transformer).__name__}, expected a WanTransformer3DModel or a folder")
-    video = WanTransformer3DModel.load_config(folder, local_files_only=True) if folder else dict(transformer.config)
-    with torch.device("meta"):
-        empty = WanTransformer3DModel.from_config(video)
-    for model, own in ((text_encoder, _empty(text_encoder, text)), (transformer, empty)):
-        shells.append(Shell(own, _source(model, own), kind, seed, frozenset(frozen)))
-        _refuse_dropout(own)
-    families = split_wan(*shells)
-    pretrained = _pretrained("wan", shells[1], zip(shells, families, strict=True), frozen, video, folder, None)
-    return replace(pretrained, loss=flow_matching_loss)
+def check_arguments(frozen: object, dtype: object) -> None:
+    """SplitError for what is no list of modules, and no data type to train in."""
+    if isinstance(frozen, str):
+        raise SplitError(f"frozen is the text {frozen!r}; give a list of modules")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise SplitError(f"dtype is {dtype!r}; give one of torch's floating-point types, or nothing for its default")
 
 
-def _source(model: Any, empty: Any) -> Source:
+def source_of(model: Any, empty: Any) -> Source:
+    """Where the weights of a folder, a model or a configuration are."""
     if isinstance(model, str | Path):
         return folder_weights(Path(model), empty)
     return ModelWeights(model) if isinstance(model, nn.Module) else NoWeights()
 
 
-def _pretrained(
+def split_model(
     name: str, main: Shell, families: Iterable[tuple[Shell, Family]], frozen: Sequence[str], config: Any,
     folder: Path | None, lora: Any,
 ) -> Pretrained:  # fmt: skip
@@ -165,25 +140,60 @@ def _pretrained(
         raise SplitError(f"frozen names {unknown[0]!r}, which is no module: they are {', '.join(names)}")
     unused = [_unused(shell, family) for shell, family in families]
     still = {chain.name: is_frozen(shells[chain.name], chain.name, chain.parts) for chain in chains}
-    modules = tuple(Module(c.name, tuple(part.layer for part in c.parts), still[c.name]) for c in chains)
+    modules = tuple(
+        Module(c.name, tuple(_counted(shells[c.name], part) for part in c.parts), still[c.name]) for c in chains
+    )
     edges = tuple((source, chain.name) for chain in chains for source in chain.upstream)
+    adapted = {c.name for c in chains for part in c.parts for path in part.paths.values()
+               if any(map(is_added, shells[c.name].names(path)))}  # fmt: skip
+    if adapted and all(still[name] for name in adapted):
+        raise SplitError(f"lora adapts {', '.join(sorted(adapted))} alone, which frozen names; leave one of the two")
     layers = {c.name: tuple(Factory(shells[c.name], part, still[c.name]) for part in c.parts) for c in chains}
     return Pretrained(Model(name, modules, edges), layers, main, config, unused[-1], folder, lora)
 
 
-def describe(folder: str | Path) -> Model:
-    """What the model in a folder is, from its config.json alone; errors as for ``from_transformers``."""
-    return from_transformers(_config(folder)).model
+def _counted(shell: Shell, part: Part) -> Layer:
+    """The part's layer, which says how many weights the library's modules have."""
+    weights = sum(shell.weights(path) for path in part.paths.values())
+    return replace(part.layer, options={**part.layer.options, "weights": weights})
+
+
+def describe(folder: str | Path, frozen: Sequence[str] = ()) -> Model:
+    """What the model in a folder is, from its config.json alone; errors as for ``from_transformers``.
+
+    The folder of a pipeline of diffusers is that of its transformer and text encoder.
+    """
+    from ds_dip.models.hf.diffusers import drawn_pipeline, is_pipeline
+
+    if is_pipeline(folder):
+        return drawn_pipeline(folder, frozen=frozen or ("text",)).model
+    return from_transformers(config_of(folder), frozen=frozen).model
 
 
 def drawn_or_read(folder: str | Path, seed: int = 0) -> Pretrained:
     """The model in a folder, with weights drawn where the folder holds its configuration alone."""
+    from ds_dip.models.hf.diffusers import drawn_pipeline, from_diffusers, is_pipeline
+
+    if is_pipeline(folder):
+        has = any(Path(folder).glob("transformer/*.safetensors"))
+        return from_diffusers(folder, seed=seed) if has else drawn_pipeline(folder, seed)
     if any(Path(folder).glob("*.safetensors")):
         return from_transformers(folder, seed=seed)
-    return from_transformers(_config(folder), seed=seed)
+    return from_transformers(config_of(folder), seed=seed)
 
 
-def _config(model: Any) -> Any:
+def config_of(model: Any) -> Any:
+    """A configuration of one's own; SplitError or FileError where there is none, or it is a quantised model's."""
+    config = _read_config(model)
+    if (quantised := getattr(config, "quantization_config", None)) is not None:
+        kind = dict(quantised if isinstance(quantised, dict) else quantised.to_dict()).get("quant_method", "some kind")
+        raise SplitError(
+            f"quantization_config is of {kind}, and quantised layers are not trained; give the model as it was before"
+        )
+    return config
+
+
+def _read_config(model: Any) -> Any:
     if isinstance(model, PreTrainedModel):
         return copy.deepcopy(model.config)
     if isinstance(model, PreTrainedConfig):
@@ -192,8 +202,13 @@ def _config(model: Any) -> Any:
         raise SplitError(
             f"model is a {type(model).__name__}, expected a model or configuration of transformers, or a folder"
         )
+    if (Path(model) / "adapter_config.json").is_file():
+        raise FileError(
+            f"{model} holds an adapter of peft (adapter_config.json), whose weights are not read; give the folder of "
+            "the model by itself, or one that the adapter was merged into"
+        )
     if not (Path(model) / "config.json").is_file():
-        raise FileError(f"{model} has no config.json; give a folder that save_pretrained wrote")
+        raise FileError(f"{model} has no config.json; give a folder that save_pretrained wrote (nothing is downloaded)")
     try:
         return AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -213,14 +228,20 @@ def _name(config: Any) -> str:
     return Path(getattr(config, "_name_or_path", "") or "").name or str(config.model_type)
 
 
-def _empty(model: Any, config: Any) -> Any:
+def empty_model(model: Any, config: Any) -> Any:
     """The model without weights, its attention over packed rows."""
     cls = type(model) if isinstance(model, PreTrainedModel) else _class(config)
     with torch.device("meta"):
         empty = cls._from_config(copy.deepcopy(config), attn_implementation=PACKED)
     if isinstance(model, PreTrainedModel):
+        known = dict(empty.named_parameters())
         for name, parameter in model.named_parameters():
-            empty.get_parameter(name).requires_grad_(parameter.requires_grad)
+            if name not in known:
+                raise SplitError(
+                    f"the model has {name}, which {cls.__name__} does not have as its configuration makes it; give it "
+                    "without changes, and adapters as lora"
+                )
+            known[name].requires_grad_(parameter.requires_grad)
     return empty
 
 
@@ -245,24 +266,8 @@ def _class(config: Any) -> Any:
     raise SplitError(f"model type {config.model_type!r} has no class with a loss in this version of transformers")
 
 
-def _adapt(model: Any, lora: Any) -> None:
-    """Put peft's layers in, on the meta device; of the models that get some, nothing else stays trained."""
-    from peft import inject_adapter_in_model
-
-    wanted = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-    models = [name for name, module in model.named_modules() if name and isinstance(module, PreTrainedModel)]
-    inject_adapter_in_model(lora, model, low_cpu_mem_usage=True)
-    added = [name for name, _ in model.named_parameters() if is_added(name)]
-    # The innermost model that holds an adapted layer.
-    still = {max((path for path in models if name.startswith(f"{path}.")), key=len, default="") for name in added}
-    if type(model.get_decoder()) in {type(model.get_submodule(path)) for path in still}:
-        still.add("lm_head")
-    for name, parameter in model.named_parameters():
-        inside = any(name.startswith(f"{path}.") for path in still)
-        parameter.requires_grad_(is_added(name) or (wanted.get(name.replace(ADAPTED, ""), True) and not inside))
-
-
-def _refuse_dropout(model: Any) -> None:
+def refuse_dropout(model: Any) -> None:
+    """SplitError for a model that leaves anything out at random."""
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             if ("dropout" in name or "layerdrop" in name) and isinstance(value, float) and value > 0:

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from ds_dip.models import kinds
 from ds_dip.models.context import Context
-from ds_dip.models.hf.parts import Chain, Family, Part, Shared, SplitError
-from ds_dip.models.hf.shell import Shell
+from ds_dip.models.hf.parts import Chain, Family, Part, Shared
+from ds_dip.models.hf.shell import Shell, SplitError
 from ds_dip.models.layers import Upstream
 
 #: Kinds of rotary positions that depend on nothing but a token's place.
@@ -54,7 +54,7 @@ class Block(nn.Module):
     Positions count from the instance's start, or are those of ``field`` [N, 3].
     """
 
-    recomputed_whole = True
+    selects_operators = True
     rotary: Any
 
     def __init__(self, block: nn.Module, rotary: nn.Module, field: str | None) -> None:

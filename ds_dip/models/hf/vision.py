@@ -22,7 +22,7 @@ def tiles_of(rows: Tensor, side: int, channels: int) -> Tensor:
 class TileBlock(nn.Module):
     """An encoder's layer over tiles of ``patches`` rows each, [N, hidden] to [N, hidden]."""
 
-    recomputed_whole = True
+    selects_operators = True
 
     def __init__(self, block: nn.Module, patches: int, arguments: dict[str, Any]) -> None:
         super().__init__()

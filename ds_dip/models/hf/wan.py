@@ -8,6 +8,7 @@ Noise and times are drawn as ``ds_dip.models.diffusion`` draws them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,42 +17,17 @@ from torch import Tensor, nn
 
 from ds_dip.models import kinds
 from ds_dip.models.context import Context
-from ds_dip.models.diffusion import drawn, per_row
-from ds_dip.models.hf.parts import Chain, Family, Part, SplitError
-from ds_dip.models.hf.shell import Shell
-from ds_dip.models.hf.text import Norm, Tokens
+from ds_dip.models.diffusion import drawn, flow_matching_loss, per_row
+from ds_dip.models.hf.latents import State, grids_of, latents_of, state_of
+from ds_dip.models.hf.parts import Chain, Family, Part
+from ds_dip.models.hf.prompts import prompts
+from ds_dip.models.hf.shell import Shell, SplitError
 from ds_dip.models.spec import Layer, TensorSpec
 
 #: The model's timesteps are thousandths of the way from a clip to noise.
 STEPS = 1000
-#: Patches [N, D], text [M, D], every clip's time [I, D], and its modulation [I, 6 D].
-State = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-class TextBlock(nn.Module):
-    """A layer of UMT5's encoder, [N, hidden] to [N, hidden], over each prompt by itself."""
-
-    recomputed_whole = True
-
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        """The library's layer, prompt by prompt: its positions are relative to all of one."""
-        return torch.cat([self.block(own[None])[0] for own in torch.split(x, list(context.sizes.tokens))])
-
-
-def grids_of(context: Context) -> list[tuple[int, int, int]]:
-    """Patches of every clip in time, height and width; ValueError where their places are not those of a whole clip."""
-    grids = []
-    for size, places in zip(context.sizes.tokens, torch.split(context.fields["places"], list(context.sizes.tokens)),
-                            strict=True):  # fmt: skip
-        frames, height, width = (places[-1] + 1).tolist()
-        if frames * height * width != size:
-            raise ValueError(f"a clip has {size} patches, and the last one's place is {places[-1].tolist()}")
-        grids.append((frames, height, width))
-    return grids
+#: What the model is called, and whether it learns the noise of a scheduler's steps.
+NAME, STEPWISE = "wan", False
 
 
 class Embedding(nn.Module):
@@ -69,9 +45,9 @@ class Embedding(nn.Module):
         times, noise = drawn(context, latents)
         mixed = torch.lerp(latents, noise, per_row(times[:, None], sizes.tokens)).to(weight.dtype)
         rows, words, time, modulation = [], [], [], []
-        clips, prompts = torch.split(mixed, list(sizes.tokens)), torch.split(text, list(sizes.merged))
-        for clip, prompt, step, grid in zip(clips, prompts, times * STEPS, grids_of(context), strict=True):
-            rows.append(self.patches(clip_of(clip, grid, self.patch)[None])[0].flatten(1).t())
+        clips, texts = torch.split(mixed, list(sizes.tokens)), torch.split(text, list(sizes.merged))
+        for clip, prompt, step, grid in zip(clips, texts, times * STEPS, grids_of(context), strict=True):
+            rows.append(self.patches(latents_of(clip, grid, self.patch)[None])[0].flatten(1).t())
             own, shifts, projected, _ = self.conditions(step[None], prompt[None].to(weight.dtype), None)
             words.append(projected[0])
             time.append(own)
@@ -79,16 +55,10 @@ class Embedding(nn.Module):
         return torch.cat(rows), torch.cat(words), torch.cat(time), torch.cat(modulation)
 
 
-def clip_of(rows: Tensor, grid: tuple[int, int, int], patch: tuple[int, int, int]) -> Tensor:
-    """Patches [N, numbers] of one clip as [channels, time, height, width]."""
-    whole = rows.view(*grid, *patch, -1).permute(6, 0, 3, 1, 4, 2, 5)
-    return whole.reshape(whole.shape[0], *(count * own for count, own in zip(grid, patch, strict=True)))
-
-
 class VideoBlock(nn.Module):
     """A block of the transformer, over each clip by itself."""
 
-    recomputed_whole = True
+    selects_operators = True
     rotary: Any
 
     def __init__(self, block: nn.Module, rotary: Any, patch: tuple[int, int, int]) -> None:
@@ -100,8 +70,8 @@ class VideoBlock(nn.Module):
         """The library's block; text and times go on as they are."""
         patches, text, time, modulation = x
         sizes, found = context.sizes, []
-        clips, prompts = torch.split(patches, list(sizes.tokens)), torch.split(text, list(sizes.merged))
-        for clip, prompt, shifts, grid in zip(clips, prompts, modulation, grids_of(context), strict=True):
+        clips, texts = torch.split(patches, list(sizes.tokens)), torch.split(text, list(sizes.merged))
+        for clip, prompt, shifts, grid in zip(clips, texts, modulation, grids_of(context), strict=True):
             shape = (1, 1, *(count * own for count, own in zip(grid, self.patch, strict=True)))
             turned = tuple(own.to(clip.device) for own in self.rotary(torch.empty(shape, device="meta")))
             found.append(self.block(clip[None], prompt[None], shifts.view(1, 6, -1), turned)[0])
@@ -125,24 +95,9 @@ class Output(nn.Module):
         return velocity
 
 
-def split(text: Shell, video: Shell) -> tuple[Family, Family]:
-    """The prompts' encoder, and the transformer; SplitError for one that sees images too."""
-    return _text(text), _video(video, text.model.config)
-
-
-def _text(shell: Shell) -> Family:
-    config = shell.model.config
-    if config.model_type != "umt5":
-        raise SplitError(f"the text encoder is {config.model_type}, and Wan's adapter knows umt5 alone")
-    hidden = config.d_model
-    width = kinds.Width(hidden, config.num_heads, config.num_heads, config.d_kv, config.d_ff, bool(config.is_gated_act))
-    block = kinds.encoder_block(width, config.num_layers)
-    table = Part(
-        kinds.token_embedding(hidden, config.vocab_size, {}), Tokens, {"table": "shared"}, {}, {"placeholders": {}}
-    )
-    blocks = (Part(block, TextBlock, {"block": f"encoder.block.{n}"}) for n in range(config.num_layers))
-    norm = Part(kinds.text_output(hidden), Norm, {"norm": "encoder.final_layer_norm"})
-    return Family((Chain("text", (table, *blocks, norm)),))
+def split(text: Shell, video: Shell) -> tuple[tuple[Family, Family], Callable[..., Tensor]]:
+    """The prompts' encoder, the transformer and its loss; SplitError for a transformer that sees images too."""
+    return (prompts(text, ("umt5",)), _video(video, text.model.config)), flow_matching_loss
 
 
 def _video(shell: Shell, text: Any) -> Family:
@@ -158,12 +113,7 @@ def _video(shell: Shell, text: Any) -> Family:
     numbers, depth = patch[0] * patch[1] * patch[2] * config.in_channels, config.num_layers
     heads, hidden = config.num_attention_heads, config.num_attention_heads * config.attention_head_dim
     width = kinds.Width(hidden, heads, heads, config.attention_head_dim, config.ffn_dim, gated=False)
-    state = (
-        TensorSpec(("tokens", hidden)),
-        TensorSpec(("merged", hidden)),
-        TensorSpec(("instances", hidden)),
-        TensorSpec(("instances", 6 * hidden)),
-    )
+    state = state_of(hidden)
     options = {"hidden": hidden, "text": config.text_dim, "numbers": numbers, "side": 0, "frames": 0}
     rotary = WanRotaryPosEmbed(config.attention_head_dim, patch, config.rope_max_seq_len)
     first = Part(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +27,11 @@ _MOST_BYTES = 1 << 28
 class Source(Protocol):
     """Weights by the names that the library's model has for them."""
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Weights that the model has not."""
+        ...
+
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Those of the names that the source has, one after the other."""
         ...
@@ -33,6 +40,8 @@ class Source(Protocol):
 @dataclass(frozen=True)
 class NoWeights:
     """Weights are drawn."""
+
+    others: tuple[str, ...] = ()
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """None of them."""
@@ -44,6 +53,7 @@ class ModelWeights:
     """Weights of a model in memory."""
 
     model: nn.Module
+    others: tuple[str, ...] = ()
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Those that the model has."""
@@ -55,11 +65,13 @@ class ModelWeights:
 class FolderWeights:
     """Weights of a folder that ``save_pretrained`` wrote: of every weight its file and its name there.
 
-    A tensor is read when it is asked for, and from its place in the file.
+    A tensor is read when it is asked for, and from its place in the file. ``others`` are weights that the model has
+    not, which stay what they are.
     """
 
     folder: Path
     places: Mapping[str, tuple[str, str]] = field(repr=False)
+    others: tuple[str, ...] = ()
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Those that the folder has; FileError, with the name, where one cannot be read."""
@@ -69,14 +81,21 @@ class FolderWeights:
                 file, key = self.places[name]
                 by_file.setdefault(file, []).append((name, key))
         for file, wanted in by_file.items():
-            try:
-                with safe_open(self.folder / file, framework="pt", device="cpu") as opened:
-                    for name, key in wanted:
-                        yield name, opened.get_tensor(key)
-            except Exception as error:
-                if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
-                    raise
-                raise FileError(f"{self.folder / file} cannot be read ({error}); download the model again") from error
+            with _opened(self.folder / file) as opened:
+                for name, key in wanted:
+                    yield name, opened.get_tensor(key)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file of weights; FileError where it cannot be read."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as opened:
+            yield opened
+    except Exception as error:
+        if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
+            raise
+        raise FileError(f"{path} cannot be read ({error}); download the model again") from error
 
 
 def folder_weights(folder: Path, model: Any) -> FolderWeights:
@@ -86,7 +105,9 @@ def folder_weights(folder: Path, model: Any) -> FolderWeights:
     """
     files = _files(folder)
     if not hasattr(model, "base_model_prefix"):  # of diffusers, which renames nothing
-        return FolderWeights(folder, {name: (file, name) for name, file in files.items()})
+        return FolderWeights(
+            folder, {name: (file, name) for name, file in files.items()}, _others(folder, model, files)
+        )
     changes = get_model_conversion_mapping(model)
     renamings = [change for change in changes if isinstance(change, WeightRenaming)]
     converters = [change for change in changes if isinstance(change, WeightConverter)]
@@ -100,7 +121,20 @@ def folder_weights(folder: Path, model: Any) -> FolderWeights:
                 "transformers and save it with save_original_format=False"
             )
         places[name] = file, key
-    return FolderWeights(folder, places)
+    return FolderWeights(folder, places, _others(folder, model, places))
+
+
+def _others(folder: Path, model: Any, names: Iterable[str]) -> tuple[str, ...]:
+    """Weights that the model has not; FileError where they are of a layer more than its configuration says."""
+    known = model.state_dict()
+    found = tuple(name for name in names if name not in known)
+    for name in found:
+        if re.sub(r"\.\d+\.", ".0.", name, count=1) in known:
+            raise FileError(
+                f"{folder} has a weight {name!r}, which {type(model).__name__} of its config.json does not have; give "
+                "the configuration that the weights were saved with"
+            )
+    return found
 
 
 def _files(folder: Path) -> dict[str, str]:
@@ -118,6 +152,6 @@ def _files(folder: Path) -> dict[str, str]:
             raise FileError(f"{folder / index}: file {outside!r} is not in the folder; name files alone")
         return found
     if (folder / single).exists():
-        with safe_open(folder / single, framework="pt", device="cpu") as opened:
+        with _opened(folder / single) as opened:
             return dict.fromkeys(opened.keys(), single)
     raise FileError(f"{folder} has neither {INDEX} nor {SINGLE}; give a folder that save_pretrained wrote")

@@ -1,152 +1,68 @@
-"""All cases of the evaluation, one after the other, as a document and a page."""
+"""DFLOP's evaluation as one document (``ds-dip/reproduction`` 2): every experiment, each figure beside the paper's."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ds_dip.costs.devices import read_device
-from ds_dip.costs.ending import Ending
-from ds_dip.costs.roofline import Roofline
-from ds_dip.models import load_model
-from ds_dip.parallelism import Cluster, Job, optimize
-from ds_dip.parallelism.optimizer import Effort
-from ds_dip.planner.ordering import fastest
-from ds_dip.reproduction.dflop.mixes import AUDIO, MIXES, draw_mix
-from ds_dip.reproduction.dflop.systems import Outcome, systems
-from ds_dip.scheduling import Problem
+from ds_dip.reproduction.cases import Effort
+from ds_dip.reproduction.catalogue import EXPERIMENTS, parts_of
+from ds_dip.reproduction.dflop.comparison import ASSUMPTIONS
+from ds_dip.reproduction.dflop.jobs import COMPUTE, DEVICE, EACH, PER_NODE
+from ds_dip.reproduction.dflop.published import PAPER
+from ds_dip.reproduction.documents import FORMAT, VERSION, experiments_of, named_of
+from ds_dip.reproduction.experiment import Result, Settings
+from ds_dip.reproduction.published import TOLERANCE
+from ds_dip.reproduction.running import Watch, run_parts
 
-FORMAT = "ds-dip/reproduction"
-DEVICE, PER_NODE, COMPUTE = "a100", 8, "bfloat16"
-#: Samples of a global batch for every GPU, and of a data profile.
-EACH, PROFILE = 4, 4000
-MODELS = (
-    "siglip_qwen_7b", "siglip_qwen_32b", "siglip_qwen_72b", "siglip_llama_8b", "siglip_llama_70b",
-    "siglip_large_qwen_7b", "internvit_qwen_72b",
-)  # fmt: skip
-NODES, OPTIMIZED = (1, 2, 4, 8), (64, 256, 1024)
-#: What the paper reports over all of its cases.
-PUBLISHED = "1.2 to 3.6 times as fast as the baselines, 82 to 84 % less idle time, audio 2 to 4 times"
-#: Told before every case.
-Progress = Callable[[str], None]
+KEY = "dflop"
+#: No batch is searched: its order is the dual queue's, or 1F1B. ``partition_evaluations`` are layouts that a search
+#: simulates first.
+FULL = Effort(microbatches=256, batches=3, evaluations=1, partition_evaluations=16, most_laps=4)
+QUICK = Effort(microbatches=256, batches=2, evaluations=1, partition_evaluations=8, most_laps=2)
+#: Parts of the paper's evaluation that are not simulated, with why.
+MISSING = (
+    "training runs, their memory and their convergence: nothing here is run on a device",
+    "the adaptive correction and what monitoring costs, which need a device: ds-dip bench adaptive measures ours here",
+    "profiling's time (6 to 10 and 3 to 9 minutes in the paper), which is a device's",
+    "figures model by model: the paper's are known as ranges only",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A model, a mix of data and a number of nodes."""
+def reproduce(
+    models: Path, devices: Path, folder: Path, *, quick: bool = False, jobs: int = 1, watch: Watch = lambda _: None
+) -> dict[str, Any]:
+    """Simulate what is not in ``folder`` yet, and compare; ``models`` and ``devices`` are folders of descriptions.
 
-    model: str
-    mix: str
-    nodes: int
-
-    def __str__(self) -> str:
-        return f"{self.model}, {self.mix}, {self.nodes} nodes"
-
-
-def cases(quick: bool) -> list[Case]:
-    """All of them; ``quick``, two small ones."""
-    if quick:
-        return [Case(MODELS[0], "mixed", 1), Case("qwen2_audio", AUDIO, 1)]
-    found = [Case(model, mix, NODES[-1]) for model in MODELS for mix in MIXES]
-    found += [Case(MODELS[0], "mixed", nodes) for nodes in NODES[:-1]]
-    return [*found, *(Case("qwen2_audio", AUDIO, nodes) for nodes in NODES)]
+    Deterministic, but for seconds that balancing and choosing take and for what an exact solver finds in its time.
+    Raises FileError for a file that cannot be used.
+    """
+    settings = Settings(quick, QUICK if quick else FULL, models, devices, paper=KEY)
+    return document(settings, run_parts(settings, list(parts_of(quick, KEY).values()), folder, jobs, watch))
 
 
-def job_of(case: Case, models: Path, devices: Path, gpus: int | None = None) -> Job:
-    """A case's job; files that cannot be used raise FileError."""
-    model = load_model(models / f"dflop_{case.model}.json")
-    device = read_device(devices / f"{DEVICE}.json")
-    count = gpus or case.nodes * PER_NODE
-    rates = device.rates(COMPUTE, "node" if count <= PER_NODE else "network")
-    patches = 1024 if case.model.startswith("internvit") else 729
-    cluster = Cluster(
-        count,
-        PER_NODE,
-        device.memory_bytes,
-        lambda own, tensor: Roofline(own, rates, device.tensor_parallel(tensor)),
-        device.tensor_parallel,
-        Ending(1, rates.link, rates.link_latency, rates.memory, COMPUTE),
-        COMPUTE,
-    )
-    return Job(model, draw_mix(case.mix, PROFILE, patches), EACH * count, cluster)
-
-
-def reproduce(models: Path, devices: Path, *, quick: bool = False, progress: Progress | None = None) -> dict[str, Any]:
-    """Every case by every system, and how long the optimizer takes."""
-    effort = Effort(pool=12, batches=1, held_out=2, shown=4) if quick else Effort()
-    told = progress or (lambda _: None)
-    rows = []
-    for case in cases(quick):
-        told(str(case))
-        found = systems(job_of(case, models, devices), _schedule, effort)
-        rows.append({"case": asdict(case), "systems": {name: _row(own) for name, own in found.items()}})
+def document(settings: Settings, results: Mapping[str, Result]) -> dict[str, Any]:
+    """The document of what all parts found."""
+    experiments = experiments_of(EXPERIMENTS[KEY], settings.quick, results)
+    effort = settings.effort
     return {
         "format": FORMAT,
-        "version": 1,
-        "paper": "dflop",
-        "published": PUBLISHED,
-        "cases": rows,
-        "optimizer": [_timed(gpus, models, devices, told) for gpus in (() if quick else OPTIMIZED)],
+        "version": VERSION,
+        "paper": PAPER,
+        "quick": settings.quick,
+        "effort": asdict(effort),
+        "setting": f"Simulated from data sheets: {DEVICE.upper()}s, {PER_NODE} a node, in {COMPUTE}, {EACH} samples a "
+        f"GPU and batch; means over {effort.batches} batches that no search has seen. Nothing of it was run on a "
+        "device.",
+        "calibration": {
+            "factor": None,
+            "text": "Nothing is calibrated: the paper's known figures are ratios, of speeds and of idle times.",
+        },
+        "tolerance": TOLERANCE,
+        "unevenness": None,
+        "assumptions": named_of(ASSUMPTIONS, experiments),
+        "missing": list(MISSING),
+        "experiments": experiments,
     }
-
-
-def _timed(gpus: int, models: Path, devices: Path, told: Progress) -> dict[str, Any]:
-    told(f"optimizer, {gpus} GPUs")
-    job = job_of(Case(MODELS[0], "mixed", 1), models, devices, gpus)
-    began = time.process_time()
-    found = optimize(job, _schedule)
-    return {"gpus": gpus, "layouts": found.layouts, "cpu_s": time.process_time() - began}
-
-
-def _schedule(problem: Problem) -> Any:
-    return fastest(problem, "dip")
-
-
-def _row(own: Outcome | str) -> dict[str, Any]:
-    return {"refused": own} if isinstance(own, str) else asdict(own)
-
-
-def total(quick: bool) -> int:
-    """How often progress is told."""
-    return len(cases(quick)) + (0 if quick else len(OPTIMIZED))
-
-
-#: In the order of the page's columns.
-SYSTEMS = ("Megatron-like", "PyTorch-like", "optimizer", "scheduler", "DFLOP", "DIP", "both")
-
-
-def page(document: Mapping[str, Any]) -> str:
-    """The document as Markdown: seconds and speedup over the Megatron-like baseline, idle time, chosen layouts."""
-    return "\n".join(_lines(document)) + "\n"
-
-
-def _lines(document: Mapping[str, Any]) -> Iterator[str]:
-    yield "# DFLOP's evaluation, simulated"
-    yield ""
-    yield f"The paper, over all of its cases: {document['published']}."
-    yield ""
-    yield f"Seconds of the mean held-out batch on {DEVICE.upper()}s (over the Megatron-like baseline), and idle time."
-    yield ""
-    yield "| model | data | nodes | " + " | ".join(SYSTEMS) + " |"
-    yield "|---|---|---|" + "---|" * len(SYSTEMS)
-    for row in document["cases"]:
-        own, base = row["case"], row["systems"]["Megatron-like"].get("seconds")
-        cells = [_cell(row["systems"].get(name, {"refused": ""}), base) for name in SYSTEMS]
-        yield f"| {own['model']} | {own['mix']} | {own['nodes']} | " + " | ".join(cells) + " |"
-    yield ""
-    for row in document["cases"]:
-        yield f"- {Case(**row['case'])}: " + "; ".join(
-            f"{name} {own.get('layout') or 'cannot run'}" for name, own in row["systems"].items()
-        )
-    for row in document["optimizer"]:
-        yield f"- optimizer on {row['gpus']} GPUs: {row['layouts']} layouts, {row['cpu_s']:.1f} s of a core"
-
-
-def _cell(own: Mapping[str, Any], base: float | None) -> str:
-    if "seconds" not in own:
-        return "cannot run"
-    faster = "" if base is None else f" ({base / own['seconds']:.2f}x)"
-    return f"{own['seconds']:.2f}{faster}, {own['idle']:.0%}"

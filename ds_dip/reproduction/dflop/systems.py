@@ -21,16 +21,33 @@ from ds_dip.reproduction.splits import contiguous_split
 
 #: Layouts of a baseline's grid that memory holds and that are simulated, the most promising first.
 _GRID = 48
+#: By name, in the order of the report: what they are.
+SYSTEMS: Mapping[str, str] = {
+    "megatron": "Megatron-like, tuned by grid",
+    "pytorch": "PyTorch-like, tuned by grid",
+    "optimizer": "DFLOP's optimizer alone",
+    "scheduler": "DFLOP's scheduler alone",
+    "dflop": "DFLOP",
+    "dip": "DIP alone",
+    "both": "DIP and DFLOP",
+}
+BASELINES = ("megatron", "pytorch")
 Cutter = Callable[[Job, Layout], Partition]
 Batches = Sequence[Sequence[SampleMetadata]]
+#: Told before every system: its name.
+Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A system: the layout that it chose, seconds of the mean held-out batch, and the share of time that GPUs idle."""
+    """A system: the layout that it chose, seconds of the mean held-out batch, and the share of time that GPUs idle.
+
+    ``bound`` are seconds that no order of its stages is below, ``memory`` the fullest GPU's bytes.
+    """
 
     layout: str
     seconds: float
+    bound: float
     idle: float
     memory: float
 
@@ -50,53 +67,58 @@ def _contiguous(job: Job, layout: Layout, weigh: Callable[[Layer], float]) -> Pa
     return contiguous_split(job.model, layout.backbone.pipeline, weights)
 
 
-def systems(job: Job, scheduler: Scheduler, effort: Effort) -> Mapping[str, Outcome | str]:
+def systems(
+    job: Job, scheduler: Scheduler, effort: Effort, options: Options | None = None, told: Told = lambda _: None
+) -> Mapping[str, Outcome | str]:
     """Every system's outcome, or why it cannot run.
 
-    Baselines have one TP, PP and DP for all modules, tuned by a grid, and take samples in turn. ``optimizer`` chooses
-    a layout and takes samples in turn; ``scheduler`` balances them on the Megatron-like baseline's; ``DFLOP`` does both
-    by its own objective, ``DIP`` is ours on its placement, and ``both`` ours on either.
+    Baselines have one TP, PP and DP for all modules, tuned by a grid, take samples in turn and run 1F1B. ``optimizer``
+    runs its layout so, ``scheduler`` balances samples on the Megatron-like layout, ``dflop`` does both. ``dip`` runs
+    every module on all ranks in laps, orders each batch, and takes samples in turn; ``both`` balances samples, orders
+    each batch, and chooses either placement by scheduled batches. ``options`` bound what is chosen from.
     """
+    options = options or Options()
     steps = range(effort.batches + effort.held_out)
     drawn = [job.drawn(step, effort.seed) for step in steps]
     search, held_out = drawn[: effort.batches], drawn[effort.batches :]
     found: dict[str, Outcome | str] = {}
-    for name, cutter in (("Megatron-like", by_parameters), ("PyTorch-like", by_layers)):
-        layout = _grid(job, search, cutter)
-        found[name] = _scored(job, held_out, layout, cutter, balanced=False)
-        if name == "Megatron-like":
-            found["scheduler"] = _scored(job, held_out, layout, cutter, balanced=True)
-    for name, placements, mean in (
-        ("DFLOP", (DISAGGREGATED,), True), ("DIP", (SEPARATED,), False), ("both", (SEPARATED, DISAGGREGATED), False),
-    ):  # fmt: skip
+    grids: dict[str, Layout | None] = {}
+    for name, cutter in zip(BASELINES, (by_parameters, by_layers), strict=True):
+        told(name)
+        grids[name] = _grid(job, search, cutter, options)
+        found[name] = _scored(job, held_out, grids[name], cutter, balanced=False)
+    told("scheduler")
+    found["scheduler"] = _scored(job, held_out, grids["megatron"], by_parameters, balanced=True)
+    for name, placements, own in (
+        ("dflop", (DISAGGREGATED,), replace(effort, fixed=True)),
+        ("dip", (SEPARATED,), replace(effort, balanced=False)),
+        ("both", options.placements, effort),
+    ):
+        told(name)
+        chosen = replace(options, placements=placements)
         try:
-            best = optimize(job, scheduler, Options(placements), effort, mean_point=mean).best
+            best = optimize(job, scheduler, chosen, own, mean_point=name == "dflop").best
         except LayoutError as error:
             found[name] = str(error)
-            continue
-        found[name] = _outcome(best)
-        if mean:
-            found["optimizer"] = _scored(job, held_out, best.layout, None, balanced=False)
-    return found
+        else:
+            found[name] = _outcome(best)
+            if name == "dflop":
+                told("optimizer")
+                found["optimizer"] = _scored(job, held_out, best.layout, partition_of, balanced=False)
+    found.setdefault("optimizer", found["dflop"])
+    return {name: found[name] for name in SYSTEMS}
 
 
 def _outcome(own: Prediction) -> Outcome:
-    return Outcome(str(own.layout), own.mean, own.bubble, own.memory)
+    return Outcome(str(own.layout), own.mean, own.bound, own.bubble, own.memory)
 
 
-def _scored(
-    job: Job,
-    batches: Batches,
-    layout: Layout | None,
-    cutter: Cutter | None,
-    *,
-    balanced: bool,
-) -> Outcome | str:
+def _scored(job: Job, batches: Batches, layout: Layout | None, cutter: Cutter, *, balanced: bool) -> Outcome | str:
     """A layout on batches; as its memory strategy does not fit them, the next leaner one."""
     reason = "no layout of the grid fits"
     if layout is None:
         return reason
-    simulator = Simulator(job, batches, cutter=cutter or partition_of, balanced=balanced)
+    simulator = Simulator(job, batches, cutter=cutter, balanced=balanced, fixed=True)
     for strategy in STRATEGIES[STRATEGIES.index(layout.strategy) :]:
         try:
             own = simulator.predict(replace(layout, strategy=strategy))
@@ -108,11 +130,11 @@ def _scored(
     return reason
 
 
-def _grid(job: Job, batches: Batches, cutter: Cutter) -> Layout | None:
+def _grid(job: Job, batches: Batches, cutter: Cutter, options: Options) -> Layout | None:
     """The best of a grid of TP, PP, DP, microbatches and memory strategies on batches whose samples come in turn."""
-    space = columns(job, Options((SEPARATED,), most_laps=1))
+    space = columns(job, replace(options, placements=(SEPARATED,), most_laps=1))
     order = np.argsort(closed.expected(job, closed.Means(job), space), kind="stable")
-    simulator = Simulator(job, batches, cutter=cutter, balanced=False)
+    simulator = Simulator(job, batches, cutter=cutter, balanced=False, fixed=True)
     best: Prediction | None = None
     left = _GRID
     for row in order:
@@ -123,9 +145,9 @@ def _grid(job: Job, batches: Batches, cutter: Cutter) -> Layout | None:
                 own = simulator.predict(layout, every=False, limit=best.mean if best else np.inf)
             except (UnfitError, PartitionError):
                 continue
-            fits = True
-            if own is not None:
-                best = own
+            best, fits = own or best, True
+            # What computes less again is faster in the same order.
+            break
         left -= fits
         if not left:
             break

@@ -1,4 +1,4 @@
-"""A rank of the test of Wan: its folders train under the real engine, and are saved as diffusers saves them."""
+"""A rank of the tests of diffusion transformers: from their folders, and back to folders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> None:
     config = ds_dip.load_config(CONFIG)
     partition = ds_dip.partition_for(pretrained.model, config, ranks)
     module = ds_dip.DIPModule(pretrained.model, partition, pretrained.layers, pretrained.loss)
-    data = ds_dip.DatasetReference("tests.test_models_hf_wan:dataset", {"count": 4})
+    data = ds_dip.DatasetReference(sys.argv[2], {"count": 4})
     engine, *_ = ds_dip.initialize(model=module, config=config, training_data=data)
     with engine:
         losses = [float(engine.train_batch()) for _ in range(8)]
