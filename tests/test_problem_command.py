@@ -51,6 +51,12 @@ def test_what_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     result = run("problem", *MODEL, "--batch", 3, "--out", tmp_path / "p.json")
     assert result.exit_code == 2
     assert "--batch 3: there are --batches 2" in result.output
+    kept = (tmp_path / "model.json", Path(MODEL[1]).read_text())
+    kept[0].write_text(kept[1])
+    result = run("problem", "--model", kept[0], *MODEL[2:], "--out", kept[0])
+    assert result.exit_code == 2
+    assert "is read as well and would be replaced" in result.output
+    assert kept[0].read_text() == kept[1]
     result = run("problem", *MODEL, "--memory-gb", 0.0001, "--out", tmp_path / "p.json")
     assert result.exit_code == 2
     assert len(result.output.strip().splitlines()) == 1

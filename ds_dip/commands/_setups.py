@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ds_dip.commands import FILE, refusing
+from ds_dip.commands import FILE, refusing, spare
 from ds_dip.commands._inputs import COUNT, cost_inputs, named_strategies, run_document, workload_of, workload_options
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ def setup_options(command: _Command) -> _Command:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def spare_inputs(out: Path, given: Mapping[str, Any]) -> None:
+    """Raise FileError where ``out`` is one of the files that the options name."""
+    read = ("model_path", "partition_path", "data", "table", "device", "deepspeed_config")
+    spare(out, (given[name] for name in read))
 
 
 def inputs_of(given: Mapping[str, Any]) -> Inputs:

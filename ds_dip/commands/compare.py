@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ds_dip.commands import MODEL, Command, Finite, spare
+from ds_dip.commands import MODEL, Command, Finite
 from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH
 from ds_dip.commands._progress import waiting
-from ds_dip.commands._setups import inputs_of, setup_options
+from ds_dip.commands._setups import inputs_of, setup_options, spare_inputs
 from ds_dip.files import check_writable, write_atomic
 
 
@@ -43,7 +44,7 @@ def command(**given: Any) -> None:
 
     All batches are balanced and planned as training does it, and every schedule has the same costs, memory and memory
     strategies. By default each runs on the partition that suits it: GPipe, 1F1B and a static order on one stage a rank,
-    interleaved 1F1B at its best v, DIP on --partition or on that of the paper's rule.
+    interleaved 1F1B at its best v, DIP on --partition or on that of the paper's rule. Exit 1 where none can run.
     """
     from ds_dip.explaining.comparison import comparison_document, drawing
     from ds_dip.explaining.schedules import SCHEDULES, Setting, compared
@@ -56,8 +57,7 @@ def command(**given: Any) -> None:
     plot: Path | None = given["plot"]
     if plot is not None:
         check_writable(plot)
-        read = ("model_path", "partition_path", "data", "table", "device", "deepspeed_config")
-        spare(plot, (given[name] for name in read))
+        spare_inputs(plot, given)
     inputs = inputs_of(given)
     setting = Setting(
         inputs.scorer,
@@ -90,10 +90,12 @@ def command(**given: Any) -> None:
         write_atomic(plot, drawing(document))
     if given["as_json"]:
         click.echo(json.dumps(document))
-        return
-    _show(document)
-    if plot is not None:
-        click.echo(f"{plot}: written")
+    else:
+        _show(document)
+        if plot is not None:
+            click.echo(f"{plot}: written")
+    if all("reason" in row for row in document["schedules"]):
+        sys.exit(1)
 
 
 def _show(document: Mapping[str, Any]) -> None:
