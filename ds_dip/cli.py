@@ -93,7 +93,8 @@ def _usage(error: click.UsageError) -> click.ClickException:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error
     where = error.ctx.command_path if error.ctx is not None else "ds-dip"
-    return _Refusal(f"{' '.join(error.format_message().split())} See {where} --help.")
+    sentence = " ".join(error.format_message().split())
+    return _Refusal(f"{sentence}{'' if sentence.endswith(('.', '?', '!')) else '.'} See {where} --help.")
 
 
 def _sentence(error: Exception) -> str | None:

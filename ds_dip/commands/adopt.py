@@ -32,10 +32,7 @@ def command(order: Path, problem: Path, out: Path, as_json: bool) -> None:
     from ds_dip.scheduling.plan import Plan
     from ds_dip.scheduling.result import gap_of
 
-    check_writable(out)
-    for path in (order, problem):
-        if out.exists() and path.exists() and out.samefile(path):
-            raise FileError(f"{out}: is read as well and would be replaced; name another file")
+    check_writable(out, (order, problem))
     task_graph, digest = read_problem(problem)
     schedule = read_order(order, task_graph)
     try:

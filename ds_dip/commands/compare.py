@@ -13,7 +13,7 @@ from ds_dip.commands import MODEL, Command, Finite
 from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH
 from ds_dip.commands._progress import waiting
 from ds_dip.commands._setups import inputs_of, setup_options
-from ds_dip.files import FileError, check_writable, write_atomic
+from ds_dip.files import check_writable, write_atomic
 
 
 @click.command(
@@ -55,10 +55,8 @@ def command(**given: Any) -> None:
         )
     plot: Path | None = given["plot"]
     if plot is not None:
-        check_writable(plot)
-        for name in ("model_path", "partition_path", "data", "table", "device", "deepspeed_config"):
-            if given[name] is not None and plot.exists() and given[name].exists() and plot.samefile(given[name]):
-                raise FileError(f"{plot}: is read as well and would be replaced; name another file")
+        read = ("model_path", "partition_path", "data", "table", "device", "deepspeed_config")
+        check_writable(plot, [given[name] for name in read])
     inputs = inputs_of(given)
     setting = Setting(
         inputs.scorer,
@@ -125,7 +123,7 @@ def _show(document: Mapping[str, Any]) -> None:
             bytes_of(row["activation_bytes"]),
             row["detail"],
         )
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH + 40
     console.print(table)

@@ -23,7 +23,7 @@ from ds_dip.commands._inputs import (
     workload_of,
     workload_options,
 )
-from ds_dip.files import FileError, check_writable
+from ds_dip.files import check_writable
 
 if TYPE_CHECKING:
     from ds_dip.partition.space import SearchOptions
@@ -87,10 +87,7 @@ def command(**given: Any) -> None:
     from ds_dip.planner.ordering import schedulers
 
     out: Path = given["out"]
-    check_writable(out)
-    for name in ("model_path", "data", "table", "deepspeed_config"):
-        if given[name] is not None and out.exists() and given[name].exists() and out.samefile(given[name]):
-            raise FileError(f"{out}: is read as well and would be replaced; name another file")
+    check_writable(out, [given[name] for name in ("model_path", "data", "table", "device", "deepspeed_config")])
     model = load_model(given["model_path"], given["frozen"])
     document = run_document(given)
     with refusing():
@@ -163,7 +160,7 @@ def _report(out: Path, kept: bool, as_json: bool) -> None:
     from ds_dip.partition.show import candidates_table
 
     search = document["search"]
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(candidates_table(document))
