@@ -33,6 +33,8 @@ Progress = Callable[[int, int, float], None]
 _WALKED = 400
 #: Of the layouts of one round that are looked at again in the next, and neighbours of each that join them.
 _KEPT, _NEAR = 3, 6
+#: Of each placement at least so many are searched around.
+_SOME = 2
 #: For each layout that is simulated first: so many are looked at, for so many that memory holds.
 _SEARCHED, _BOUNDED = 10, 3
 
@@ -148,10 +150,10 @@ class _Search:
         if not whole:
             ranked = self._best(pool, batches=1)
             kept = [own.layout for own in ranked[: max(len(ranked) // _KEPT, 2 * self.effort.shown)]]
-            # Of each placement, so that one whose first layouts are better does not keep the other from being searched.
-            best = [[own.layout for own in ranked if own.layout.placement == each] for each in PLACEMENTS]
-            most = -(-self.effort.shown // max(1, sum(map(bool, best))))
-            around = self._around([layout for own in best for layout in own[:most]], rows)
+            # Some of each placement: one whose first layouts are better does not keep the other from being searched.
+            some = [[own.layout for own in ranked if own.layout.placement == each][:_SOME] for each in PLACEMENTS]
+            starts = dict.fromkeys([*kept[: self.effort.shown], *some[0], *some[1]])
+            around = self._around(list(starts), rows)
             self.expected = len(self.tried) + len(kept) + len(around) + 2 * self.effort.shown
             near = [own.layout for own in self._best(around, batches=1)][: self.effort.shown]
             ranked = self._best([*kept, *near], batches=None)
