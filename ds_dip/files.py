@@ -31,13 +31,15 @@ class TargetError(FileError, OSError):
         self.strerror = sentence
 
 
-def check_writable(path: str | Path) -> None:
+def check_writable(path: str | Path, reads: Iterable[Path | None] = ()) -> None:
     """Check that ``path`` can be written by ``write_atomic``, before work whose result it is to hold.
 
-    Raises TargetError, naming ``path``, where its folder is missing or cannot be written, or where it
-    exists and is no regular file.
+    Raises TargetError, naming ``path``, where its folder is missing or cannot be written, where it exists and is no
+    regular file, or where it is one of those that are read.
     """
     folder = _target(path).parent
+    if any(read is not None and _same(Path(path), read) for read in reads):
+        raise TargetError(f"{path}: is read as well and would be replaced; name another file")
     if not folder.exists():
         raise TargetError(f"{path}: cannot be written, there is no folder {folder}; make it, or name another file")
     try:
@@ -46,6 +48,13 @@ def check_writable(path: str | Path) -> None:
         raise TargetError(f"{path}: cannot be written ({error.strerror}); name another file") from error
     os.close(handle)
     os.unlink(temporary)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them is not there
+        return False
 
 
 def check_folder(folder: str | Path, names: Iterable[str]) -> None:

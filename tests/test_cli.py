@@ -140,6 +140,7 @@ def test_debug_adds_the_trace_to_the_sentence(where: str, monkeypatch: pytest.Mo
     ("arguments", "sentence"),
     [
         (["solve", "problem.json"], "ds-dip: Missing option '--out'. See ds-dip solve --help.\n"),
+        (["data", "inspect", "x"], "counts tokens. See ds-dip data inspect --help.\n"),
         (["solve", "--ou", "x"], "ds-dip: No such option '--ou'. (Did you mean"),
         (["explain"], "or else a --model with its data. See ds-dip explain --help.\n"),
         (["--jsn"], "ds-dip: No such option '--jsn'."),

@@ -82,6 +82,15 @@ def test_a_target_is_checked_before_the_work(tmp_path: Path) -> None:
             check_writable(path)
 
 
+def test_a_target_is_none_of_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "link").symlink_to("a")
+    for target in ("a", "link"):
+        with pytest.raises(TargetError, match=f"^{tmp_path}/{target}: is read as well and would be replaced; name"):
+            check_writable(tmp_path / target, (None, tmp_path / "none", tmp_path / "a"))
+    check_writable(tmp_path / "b", (None, tmp_path / "none", tmp_path / "a"))
+
+
 def test_a_document_is_read_back(tmp_path: Path) -> None:
     document = {"format": "f", "version": 1, "a": [2**64 - 1, -(2**63), 1.5e308, None]}
     write_json(tmp_path / "d.json", document)

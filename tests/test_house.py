@@ -106,6 +106,14 @@ def test_a_module_is_short_and_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(text))
 
 
+@pytest.mark.parametrize("path", [path for path in MODULES if "Console(" in path.read_text()], ids=ids)
+def test_names_on_the_screen_are_no_markup(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Console":
+            given = {own.arg: ast.unparse(own.value) for own in node.keywords}
+            assert given.get("stderr") == "True" or given.get("markup") == "False", ast.unparse(node)
+
+
 #: What runs code that it reads: from a store, a pipe, another rank or a file.
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "multiprocessing"}
 #: Collectives of objects, which pickle them.

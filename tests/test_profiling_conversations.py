@@ -44,6 +44,26 @@ def test_what_is_in_the_files(tmp_path: Path) -> None:
     assert [sample.modules["vision"] for sample in samples] == [(), (4,), (4, 4, 4)]
 
 
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    (folder := tmp_path / "a[" / "b]").mkdir(parents=True)
+    path = str(lines(folder / "[v2].jsonl", [asked("q")]))
+    result = run(tmp_path, path)
+    assert result.exit_code == 0, result.output
+    assert f"large: {path}: line 1: language" in result.output
+    assert "([v2]-0)" in result.output
+
+
+def test_what_is_read_is_not_replaced(tmp_path: Path) -> None:
+    path = str(lines(tmp_path / "a.jsonl", [asked("q")]))
+    before = Path(path).read_bytes()
+    for option in ("--picture", "--batch"):
+        result = run(tmp_path, path, option, path)
+        assert (result.exit_code, f"{path}: is read as well" in result.output) == (2, True), result.output
+    result = run(tmp_path, path, *(part for option in ("--picture", "--batch") for part in (option, f"{tmp_path}/b")))
+    assert (result.exit_code, "--picture and --batch both name" in result.output) == (2, True), result.output
+    assert (Path(path).read_bytes(), (tmp_path / "b").exists()) == (before, False)
+
+
 def test_everything_as_json(tmp_path: Path) -> None:
     film(tmp_path / "a.mp4", range(0, 300, 4))
     records = [asked("q"), asked("<video>?", videos=["a.mp4"]), asked()]

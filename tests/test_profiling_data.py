@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,18 @@ def test_the_profile_and_the_samples_are_written(tmp_path: Path) -> None:
 def test_a_missing_folder_is_told_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="there is no folder"):
         profile_data(DIGITS, tmp_path / "no" / "digits.json", 40)
+
+
+def test_a_file_of_somebody_elses_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"messages": []}\n')
+    with pytest.raises(TargetError, match=f"^{tmp_path}/train.jsonl: is not of ds_dip and would be replaced"):
+        profile_data(DIGITS, tmp_path / "train.json", 4)
+    with pytest.raises(TargetError, match="is where the samples go"):
+        profile_data(DIGITS, tmp_path / "train.jsonl", 4)
+    assert os.listdir(tmp_path) == ["train.jsonl"]
+    assert (tmp_path / "train.jsonl").read_text() == '{"messages": []}\n'
+    profile_data(DIGITS, tmp_path / "a.json", 4)
+    assert profile_data(DIGITS, tmp_path / "a.json", 5)["samples"] == len(read_batch(tmp_path / "a.jsonl")) == 5
 
 
 def test_bars_show_what_is_there_at_all() -> None:

@@ -12,7 +12,7 @@ import importlib
 import math
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,15 +87,6 @@ def is_ours(path: Path) -> bool:
         return False
     with path.open("rb") as stream:
         return _OURS.match(stream.read(256)) is not None
-
-
-def spare(out: Path, read: Iterable[Path | None]) -> None:
-    """Raise FileError where ``out`` is one of the files that are read, by whatever name."""
-    from ds_dip.files import FileError
-
-    for path in read:
-        if path is not None and out.exists() and path.exists() and out.samefile(path):
-            raise FileError(f"{out}: is read as well and would be replaced; name another file")
 
 
 @contextmanager

@@ -131,7 +131,7 @@ def _causes(found: Explanation) -> Any:
 def _console(wider: int = 0) -> Any:
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH + wider
     return console

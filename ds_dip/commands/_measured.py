@@ -18,7 +18,7 @@ def console_of(document: Mapping[str, Any]) -> Console:
     """A console, wide where it is no terminal, that has said where the document was measured."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(", ".join(f"{name} {value}" for name, value in document["machine"].items()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ds_dip.commands import FILE, refusing, spare
+from ds_dip.commands import FILE, refusing
 from ds_dip.commands._inputs import COUNT, cost_inputs, named_strategies, run_document, workload_of, workload_options
 
 if TYPE_CHECKING:
@@ -59,10 +59,9 @@ def setup_options(command: _Command) -> _Command:
     return command
 
 
-def spare_inputs(out: Path, given: Mapping[str, Any]) -> None:
-    """Raise FileError where ``out`` is one of the files that the options name."""
-    read = ("model_path", "partition_path", "data", "table", "device", "deepspeed_config")
-    spare(out, (given[name] for name in read))
+def files_of(given: Mapping[str, Any]) -> list[Path | None]:
+    """The files that the options name, which are read."""
+    return [given[name] for name in ("model_path", "partition_path", "data", "table", "device", "deepspeed_config")]
 
 
 def inputs_of(given: Mapping[str, Any]) -> Inputs:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ds_dip.commands import FILE, Command, spare
+from ds_dip.commands import FILE, Command
 
 
 @click.command(
@@ -32,8 +32,7 @@ def command(order: Path, problem: Path, out: Path, as_json: bool) -> None:
     from ds_dip.scheduling.plan import Plan
     from ds_dip.scheduling.result import gap_of
 
-    check_writable(out)
-    spare(out, (order, problem))
+    check_writable(out, (order, problem))
     task_graph, digest = read_problem(problem)
     schedule = read_order(order, task_graph)
     try:

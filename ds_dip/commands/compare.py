@@ -13,7 +13,7 @@ import click
 from ds_dip.commands import MODEL, Command, Finite
 from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH
 from ds_dip.commands._progress import waiting
-from ds_dip.commands._setups import inputs_of, setup_options, spare_inputs
+from ds_dip.commands._setups import files_of, inputs_of, setup_options
 from ds_dip.files import check_writable, write_atomic
 
 
@@ -56,8 +56,7 @@ def command(**given: Any) -> None:
         )
     plot: Path | None = given["plot"]
     if plot is not None:
-        check_writable(plot)
-        spare_inputs(plot, given)
+        check_writable(plot, files_of(given))
     inputs = inputs_of(given)
     setting = Setting(
         inputs.scorer,
@@ -126,7 +125,7 @@ def _show(document: Mapping[str, Any]) -> None:
             bytes_of(row["activation_bytes"]),
             row["detail"],
         )
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH + 40
     console.print(table)

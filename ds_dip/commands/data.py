@@ -82,9 +82,11 @@ def inspect(files: tuple[Path, ...], **given: Any) -> None:
 
     if (given["pretrained"] is None) == (given["model"] is None):
         raise click.UsageError("give --pretrained FOLDER or --model MODEL.json, whose processor counts tokens")
+    if given["picture"] is not None and given["picture"] == given["batch"]:
+        raise click.UsageError(f"--picture and --batch both name {given['batch']}; name two files.")
     for target in (given["picture"], given["batch"]):
         if target is not None:
-            check_writable(target)
+            check_writable(target, files)
     processor = {name: str(given[name]) for name in ("pretrained", "model", "tokenizer") if given[name] is not None}
     options = {name: str(given[name]) for name in ("root", "index") if given[name] is not None}
     with refusing(), _progress() as told:
@@ -126,6 +128,7 @@ def inspect(files: tuple[Path, ...], **given: Any) -> None:
 def _progress() -> Iterator[Progress]:
     """A bar for what is not in the index yet, on a terminal."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
@@ -133,8 +136,8 @@ def _progress() -> Iterator[Progress]:
         tasks: dict[Path, Any] = {}
 
         def told(file: Path, records: int, done: int, whole: int) -> None:
-            task = tasks[file] if file in tasks else tasks.setdefault(file, bar.add_task(file.name))
-            bar.update(task, completed=done, total=whole, description=f"{file.name}: {records} records")
+            task = tasks[file] if file in tasks else tasks.setdefault(file, bar.add_task(escape(file.name)))
+            bar.update(task, completed=done, total=whole, description=f"{escape(file.name)}: {records} records")
 
         yield told
 
@@ -143,8 +146,8 @@ def _show(inspection: Inspection) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    terminal = Console()
-    console = terminal if terminal.is_terminal else Console(width=PLAIN_WIDTH)
+    terminal = Console(markup=False)
+    console = terminal if terminal.is_terminal else Console(markup=False, width=PLAIN_WIDTH)
     console.print(f"{inspection.samples} samples, {inspection.problems} problems", highlight=False)
     counts = Table("", "media", "samples with it", box=None)
     for kind in inspection.having:

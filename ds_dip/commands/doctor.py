@@ -41,7 +41,7 @@ def command(as_json: bool) -> None:
     for check in checks:
         status = Text(check.status, style=COLOURS[check.status])
         table.add_row(check.name, status, Text(check.found), Text(check.remedy))
-    console = Console()
+    console = Console(markup=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(table)

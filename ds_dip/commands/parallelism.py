@@ -227,7 +227,7 @@ def _show(document: Mapping[str, Any]) -> None:
 
     from ds_dip.parallelism.report import layouts_table
 
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH
     console.print(layouts_table(document))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ds_dip.commands import MODEL, Command, refusing, spare
+from ds_dip.commands import MODEL, Command, refusing
 from ds_dip.commands._inputs import (
     COUNT,
     PATH,
@@ -87,8 +87,7 @@ def command(**given: Any) -> None:
     from ds_dip.planner.ordering import schedulers
 
     out: Path = given["out"]
-    check_writable(out)
-    spare(out, (given[name] for name in ("model_path", "data", "table", "device", "deepspeed_config")))
+    check_writable(out, [given[name] for name in ("model_path", "data", "table", "device", "deepspeed_config")])
     model = load_model(given["model_path"], given["frozen"])
     document = run_document(given)
     with refusing():
@@ -161,7 +160,7 @@ def _report(out: Path, kept: bool, as_json: bool) -> None:
     from ds_dip.partition.show import candidates_table
 
     search = document["search"]
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(candidates_table(document))

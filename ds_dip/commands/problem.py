@@ -38,7 +38,7 @@ def command(batch: int, out: Path, as_json: bool, **given: Any) -> None:
     The problem is what the planner solves for the same samples: `ds-dip solve` searches its schedule, `check`,
     `report`, `explain` and `trace` show plans of it. With several replicas it is that of the first.
     """
-    from ds_dip.commands._setups import inputs_of, spare_inputs
+    from ds_dip.commands._setups import files_of, inputs_of
     from ds_dip.explaining.trial import problem_of
     from ds_dip.files import check_writable
     from ds_dip.scheduling import lower_bound
@@ -46,8 +46,7 @@ def command(batch: int, out: Path, as_json: bool, **given: Any) -> None:
 
     if batch > given["batches"]:
         raise click.UsageError(f"--batch {batch}: there are --batches {given['batches']}; give a larger --batches")
-    check_writable(out)
-    spare_inputs(out, given)
+    check_writable(out, files_of(given))
     with waiting("planning the batch"):
         inputs = inputs_of(given)
         samples = inputs.scorer.batches(inputs.partition)[batch - 1][0]

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ds_dip.commands import DEVICE, MODEL, Command, Seconds, Shipped, refusing, spare
+from ds_dip.commands import DEVICE, MODEL, Command, Seconds, Shipped, refusing
 from ds_dip.files import FileError, check_writable, write_atomic
 from ds_dip.shipped import find
 
@@ -107,7 +107,10 @@ def _sweep(given: Mapping[str, Any]) -> Path:
         raise FileError(f"{given['model']}: there is no such model; give a model's description by --model")
     path: Path = given["sweep"] or find(Path("profiling/sweeps", given["model"].name))
     if not path.exists():
-        raise FileError(f"{path}: there is no such sweep; give the sizes to measure by --sweep")
+        raise FileError(
+            f"{path}: there is no such sweep; give the sizes to measure by --sweep, in the form of "
+            f"{find(Path('profiling/sweeps/quickstart.json'))}"
+        )
     return path
 
 
@@ -151,7 +154,7 @@ def _progress(first: str) -> Iterator[Callable[[dict[str, Any]], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description:<28}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.description:<28}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
@@ -173,8 +176,7 @@ def _measure(given: Mapping[str, Any]) -> None:
     from ds_dip.ranks import DeadlineError
 
     out, sweep, company = _needed(given, "out", "where to write the table"), _sweep(given), _company(given)
-    check_writable(out)
-    spare(out, (given["model"], given["config"]))
+    check_writable(out, (given["model"], given["sweep"], given["config"]))
     known = data_types()
     wanted = known if given["dtype"] == "all" else (given["dtype"],)
     if wanted[0] not in known:
@@ -237,8 +239,7 @@ def _computed(given: Mapping[str, Any]) -> None:
     from ds_dip.profiling.sweep import read_sweep
 
     out, device = _needed(given, "out", "where to write the table"), read_device(given["device"])
-    check_writable(out)
-    spare(out, (given["model"], given["device"]))
+    check_writable(out, (given["model"], given["sweep"], given["device"]))
     model = load_model(given["model"])
     wanted = tuple(device.flops) if given["dtype"] == "all" else (given["dtype"],)
     for dtype in wanted:
@@ -259,6 +260,8 @@ def _check(given: Mapping[str, Any]) -> None:
     for warning in filter(None, (table.mismatch(device_name(), given["threads"]), table.gap)):
         click.echo(f"warning: {warning}", err=True)
     config = given["config"] or find(Path("launch/quickstart_ds_config.json"))
+    if given["out"] is not None:
+        check_writable(given["out"], (path, given["model"], config))
     engine, company = _engine(given, config), _company(given)
     with _progress("starting") as heard:
         document = check(given["model"], path, given["batches"], given["rounds"], company, heard, engine)
@@ -278,6 +281,7 @@ def _data(given: Mapping[str, Any]) -> None:
     from ds_dip.profiling.session import dataset_for
 
     out = _needed(given, "out", "where to write the histograms; the samples go next to it")
+    check_writable(out, (given["model"],))
     reference = dataset_for(load_model(given["model"]), given["dataset"], _options(given))
     document = profile_data(reference, out, given["samples"], given["seed"])
     if given["as_json"]:
@@ -298,7 +302,6 @@ def _plot(given: Mapping[str, Any]) -> None:
     if not drawn:
         names = ", ".join(dict.fromkeys(row.name for row in table.rows))
         raise FileError(f"{path}: has no line of three rows of these operators to draw; it has {names}")
-    check_writable(out)
-    spare(out, (path,))
+    check_writable(out, (path,))
     write_atomic(out, svg(table, drawn))
     click.echo(f"{out}: {len(drawn)} panels")

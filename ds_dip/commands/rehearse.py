@@ -104,7 +104,7 @@ def _show(document: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     title = (

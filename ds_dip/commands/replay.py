@@ -49,4 +49,4 @@ def command(folder: Path, step: int | None, worst: int, replica: int, as_json: b
         return
     from rich.console import Console
 
-    show(Console(), replay, shown, whole=step is not None)
+    show(Console(markup=False), replay, shown, whole=step is not None)

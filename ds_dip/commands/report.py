@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ds_dip.commands import Command, is_ours, spare
+from ds_dip.commands import Command, is_ours
 from ds_dip.commands._progress import waiting
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def command(
     from ds_dip.reporting.viewer.page import write_page
     from ds_dip.reporting.viewer.steps import report_of_run
 
-    check_writable(out)
-    spare(out, (source, problem))
+    check_writable(out, (source, problem))
     if source.is_dir():
         if problem is not None or unitless:
             raise click.UsageError("--problem and --unitless go with a plan file, RUN is a folder; leave them out")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ds_dip.commands import FILE, Command, is_ours, spare
+from ds_dip.commands import FILE, Command, is_ours
 from ds_dip.commands._progress import waiting
 
 
@@ -67,8 +67,7 @@ def _plan(path: Path, problem: Path, kind: str, out: Path, as_json: bool) -> Non
     from ds_dip.scheduling.action_csv import order_text
 
     task_graph, plan = plan_that_holds(path, problem)
-    check_writable(out)
-    spare(out, (path, problem))
+    check_writable(out, (path, problem))
     if is_ours(out):
         raise FileError(f"{out}: is a file of ds_dip's, which would be replaced; name another file")
     if kind == "csv":

@@ -53,7 +53,7 @@ def command(run: Path, once: bool, interval: float, wait: int, as_json: bool) ->
         found = condition(live)
         click.echo(json.dumps({**document(live, found), "live": asdict(live)}))
         sys.exit(found in _BAD)
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     if once or not console.is_terminal:
         if not console.is_terminal:
             console.width = PLAIN_WIDTH

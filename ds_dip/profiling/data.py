@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from ds_dip.data import Dataset, DatasetReference, SampleMetadata, order_of, write_batch
-from ds_dip.files import check_writable, write_json
+from ds_dip.files import TargetError, check_writable, write_json
 
 FORMAT = "ds-dip/data-profile"
 #: Samples that are looked at unless told otherwise, as DFLOP's data profiler does.
 SAMPLES = 10_000
 _BINS = 24
+#: How a file of samples begins.
+_BATCH = b'{"format": "ds-dip/batch"'
 #: Samples of a step that is drawn along an order.
 _STEP = 64
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -93,14 +95,23 @@ def histograms(samples: Sequence[SampleMetadata]) -> dict[str, dict[str, Histogr
     return found
 
 
+def _begins(path: Path, start: bytes) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(start)) == start
+
+
 def profile_data(reference: DatasetReference, out: Path, count: int = SAMPLES, seed: int = 0) -> dict[str, Any]:
     """Sample a dataset, write the histograms to ``out`` and the samples next to it as ``.jsonl``; the document.
 
     Raises TargetError where these cannot be written, and ValueError where the dataset cannot be opened.
     """
     lines = out.with_suffix(".jsonl")
+    if lines == out:
+        raise TargetError(f"{out}: is where the samples go, next to the histograms; name a file that ends in .json")
     check_writable(out)
     check_writable(lines)
+    if lines.exists() and not _begins(lines, _BATCH):
+        raise TargetError(f"{lines}: is not of ds_dip and would be replaced by samples; name another file than {out}")
     samples = sample(reference, count, seed)
     if not samples:
         raise ValueError(f"dataset factory {reference.factory!r} gave a dataset of no samples; give it some")

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 _BARS = " ▁▂▃▄▅▆▇█"
+_PLAIN_WIDTH = 120
 
 
 def show_check(document: Mapping[str, Any]) -> None:
     """Errors against their targets, with the machine's noise beside them, and by kind of stage."""
-    console, table = Console(), Table("predicted against measured", "error", "target", "noise of the machine")
+    console, table = _console(), Table("predicted against measured", "error", "target", "noise of the machine")
     rows = (
         ("layers, median", "layer_median_error", "layer"),
         ("stages, median", "stage_median_error", "stage"),
@@ -45,6 +46,14 @@ def show_check(document: Mapping[str, Any]) -> None:
         console.print(reason)
 
 
+def _console() -> Console:
+    """A console that is wide where it is no terminal, so that tables are not cut."""
+    console = Console(markup=False)
+    if not console.is_terminal:
+        console.width = _PLAIN_WIDTH
+    return console
+
+
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
@@ -56,7 +65,7 @@ def show_data(document: Mapping[str, Any], out: Path) -> None:
         for count, of in counts.items():
             _row(table, name, count, of)
     _row(table, "loss", "tokens", document["loss_tokens"])
-    console = Console()
+    console = _console()
     console.print(table)
     console.print(f"{document['samples']} samples of {document['dataset']['factory']}: {out}, {document['batch']}")
 

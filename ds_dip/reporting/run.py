@@ -45,7 +45,7 @@ class RunReport:
         self._shows = engine.global_rank == 0
         if engine.recorder is not None:
             engine.recorder.into(self._run)
-        self._console = console or Console()
+        self._console = console or Console(markup=False)
         self._records: list[StepRecord] = []
         self._drawn = 0
         self._recent: deque[StepRecord] = deque(maxlen=_WINDOW)

@@ -38,8 +38,8 @@ class PatchProcessor:
             self._placeholder = language[0].options[PLACEHOLDER + "vision"]
         except KeyError as error:
             raise ValueError(
-                f"{model}: has no {error.args[0]}; conversations need an image encoder named vision and a language "
-                "model named language that takes its output"
+                f"{model}: cannot take conversations ({error.args[0]}); they need an image encoder named vision and a "
+                "language model named language that takes its output"
             ) from error
         if self._channels not in (1, 3):
             raise ValueError(f"{model}: the encoder is for {self._channels} channels, expected 1 (grey) or 3 (RGB)")
