@@ -80,9 +80,14 @@ def llava(words: PreTrainedTokenizerFast, ids: Mapping[str, int]) -> tuple[Any, 
 MODELS = {"qwen2_5_vl": qwen_vl, "llava_onevision": llava}
 
 
+def texts_of(data: Path) -> list[str]:
+    """What is said in a file of conversations."""
+    return [message["content"] for record in json.loads(data.read_text()) for message in record["messages"]]
+
+
 def write_folder(folder: Path, family: str, data: Path, seed: int = 0) -> None:
     """A whole model folder, for conversations in ``data``."""
-    words = tokenizer([m["content"] for s in json.loads(data.read_text()) for m in s["messages"]], family)
+    words = tokenizer(texts_of(data), family)
     places = {"image": "<image>", "video": "<video>"}
     ids = {f"{kind}_token_id": words.convert_tokens_to_ids(text) for kind, text in places.items()}
     ids |= {f"vision_{end}_token_id": words.convert_tokens_to_ids(f"<|vision_{end}|>") for end in ("start", "end")}

@@ -25,7 +25,7 @@ from ds_dip.models.hf.split import Pretrained
 from ds_dip.planning.cut import sizes_of
 from tests import hf_cases as cases
 from tests import hf_models as models
-from tests.hf_folders import tokenizer
+from tests.hf_folders import texts_of, tokenizer
 
 
 def chats(folder: Path, kind: str, names: list[str]) -> Path:
@@ -36,7 +36,7 @@ def chats(folder: Path, kind: str, names: list[str]) -> Path:
 
 
 def model_folder(folder: Path, model: Any, processor: Any, data: Path, mark: str) -> None:
-    words = tokenizer(data, "llava_onevision")
+    words = tokenizer(texts_of(data), "llava_onevision")
     words.add_special_tokens(
         {"additional_special_tokens": [mark, "<img>", "</img>"]}, replace_extra_special_tokens=False
     )
