@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from ds_dip.config import DIPConfig, read_config
+from ds_dip.costs.roofline import Rates, Roofline
 from ds_dip.planner import Planner, SourceStatistics
 from ds_dip.planner.recorder import Recorder
 from ds_dip.planner.recording import Recording
@@ -105,6 +106,19 @@ def test_the_last_step_and_every_nth_leave_a_timeline_in_the_runs_folder(tmp_pat
     timeline = read_timeline(timelines(tmp_path / "third")[5])
     assert timeline.measured is not None
     assert timeline.planned.memory
+
+
+def test_planned_transfers_arrive_when_the_planner_expects_them(tmp_path: Path) -> None:
+    took = {}
+    for name, link in (("fast", 1e12), ("slow", 1e3)):
+        engine = Engine()
+        engine.plans.costs = Roofline(MODEL, Rates(link=link, link_latency=0.0))
+        train(engine, tmp_path / name)
+        timeline = read_timeline(timelines(tmp_path / name)[3])
+        took[name] = [transfer.end_s - transfer.start_s for transfer in timeline.planned.transfers]
+    assert took["fast"]
+    assert max(took["fast"]) < 1e-6
+    assert min(took["slow"]) > 1e-3
 
 
 def test_timelines_can_be_switched_off_or_go_elsewhere(tmp_path: Path) -> None:

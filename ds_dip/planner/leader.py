@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from ds_dip.costs.corrections import Corrections
+from ds_dip.costs.model import CostModel
 from ds_dip.data import SampleMetadata
 from ds_dip.planner.adaptation import EVERY, FIRST, Adaptation
 from ds_dip.planner.ahead import Decided, PublishAhead
@@ -53,6 +54,11 @@ class LeaderSource:
         self._reasons: deque[str] = deque(maxlen=16)
         self._seconds: deque[float] = deque(maxlen=256)
         self._waited = 0.0
+
+    @property
+    def costs(self) -> CostModel:
+        """What plans are made by, before corrections."""
+        return self._planner.costs
 
     @property
     def corrections(self) -> Corrections:

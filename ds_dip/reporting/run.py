@@ -172,7 +172,8 @@ class RunReport:
         assert engine.plan is not None
         compute = str(engine.dtype_of("compute")).removeprefix("torch.")
         model, partition = engine.module.model, engine.module.partition
-        costs = Roofline(model, Rates(compute=compute))
+        # A transfer that was planned arrives when the planner, which this rank leads, expects it.
+        costs = getattr(engine.plans, "costs", None) or Roofline(model, Rates(compute=compute))
         chosen = strategies_of(engine.plan.programs)
         problem = build_problem(engine.plan.batch, model, partition, costs, compute=compute, chosen=chosen)
         timeline = step_timeline(
