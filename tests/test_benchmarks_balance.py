@@ -78,7 +78,7 @@ def test_an_empty_batch_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_replicas_train_alike_with_samples_balanced_and_in_turn(tmp_path: Path) -> None:
-    options = ["--train", "--json", "--blocks", "2", "--iterations", "2", *small_files(tmp_path)]
+    options = ["--train", "--json", "--wide", "1", "--blocks", "2", "--iterations", "2", *small_files(tmp_path)]
     document = measured(*options)
     assert set(document["seconds"]) == {"balanced", "in turn"}
     # The same global batches on the same weights: the loss of the second step rests on the gradients of the first.
@@ -86,7 +86,9 @@ def test_two_replicas_train_alike_with_samples_balanced_and_in_turn(tmp_path: Pa
     assert ours == pytest.approx(theirs, rel=1e-5)
     assert ours[0] != ours[1]
     assert all(share >= 0 for share in document["slowest_replica"].values())
+    assert document["heaviest_replica"]["balanced"] < document["heaviest_replica"]["in turn"]
     assert document["in_turn_over_balanced"]["median"] > 0
+    assert document["busiest_in_turn_over_balanced"]["median"] > 0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from deepspeed import comm as dist
 
 import ds_dip
 from ds_dip.benchmarks.blocks import interleave, machine, ratios, spread
-from ds_dip.models import load_model
+from ds_dip.benchmarks.described import widened
+from ds_dip.planning import loads_of
 from ds_dip.ranks import settings, tell
 
 #: Parts of the default data, by name (most images of a sample, share of the samples): half of them are short, few are
@@ -26,25 +27,38 @@ NAMES = ("balanced", "in turn")
 class Balanced:
     """The quickstart's description and DeepSpeed JSON on ``replicas`` pipelines of ``ranks`` ranks each.
 
-    ``images`` are the most images a sample and the share of samples, of every part of the data.
+    The model is made ``wide`` times as wide, its images cut into patches of ``patch`` pixels a side. A replica has
+    ``microbatches`` of ``samples`` samples in the mean. ``images`` are the most images a sample and the share of
+    samples, of every part of the data.
     """
 
     model: str
     config: str
     ranks: int = 1
     replicas: int = 2
+    wide: int = 4
+    patch: int | None = 1
+    samples: int = 4
+    microbatches: int = 2
     blocks: int = 10
     iterations: int = 4
     images: list[tuple[int, float]] = field(default_factory=lambda: list(MIX.values()))
 
+    @property
+    def batch(self) -> int:
+        """Samples of a global batch."""
+        return self.samples * self.microbatches * self.replicas
+
 
 def make_engines(s: Balanced) -> dict[str, Any]:
     """Two engines alike, with the same weights and global batches; one takes samples as they come."""
-    model, engines = load_model(s.model), {}
+    model, engines = widened(s.model, s.wide, s.patch), {}
+    encoder = model.modules[0].layers
+    drawn = {"patch": encoder[0].options["patch"], "merge": encoder[-1].options["merge"]}
     for name in NAMES:
         config = copy.deepcopy(ds_dip.load_config(s.config))
-        batch = config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"] * s.replicas
-        config["train_batch_size"] = batch
+        config |= {"train_batch_size": s.batch, "train_micro_batch_size_per_gpu": s.samples}
+        config["gradient_accumulation_steps"] = s.microbatches
         config["dip"] = {**config.get("dip", {}), "trace": {"every": 0}}
         config["dip"]["planner"] = {**config["dip"].get("planner", {}), "balanced": name == NAMES[0]}
         module = ds_dip.DIPModule(
@@ -53,11 +67,11 @@ def make_engines(s: Balanced) -> dict[str, Any]:
             ds_dip.layer_factories(model),
             ds_dip.token_cross_entropy,
         )
-        samples = (s.blocks + 2) * (s.iterations + 2) * batch
+        samples = (s.blocks + 2) * (s.iterations + 2) * s.batch
         parts = {
             str(images): {
                 "factory": "ds_dip.data.digits:Digits",
-                "options": {"samples": samples, "images": images},
+                "options": {"samples": samples, "images": images, **drawn},
                 "weight": weight,
             }
             for images, weight in s.images
@@ -67,17 +81,28 @@ def make_engines(s: Balanced) -> dict[str, Any]:
     return engines
 
 
-def unevenness(engine: Any, steps: int) -> float:
-    """How much longer than the mean replica the slowest one is to take by its plan: the mean of the next steps."""
+def unevenness(engine: Any, s: Balanced) -> tuple[float, float]:
+    """How much more than the mean replica the slowest one has: means of the next steps.
+
+    By its plan, whose costs are corrected by what was measured; and by what its samples are said to add, by which they
+    are balanced.
+    """
+    counts = s.batch, s.replicas, s.microbatches
+    leads = engine.grid.get_stage_id() == 0
+    load = loads_of(engine.module.model, engine.plans.costs, *counts) if leads else None
     found = []
-    for _ in range(steps):
+    for _ in range(s.iterations):
         engine.train_batch()
-        own = torch.tensor([engine.plan.makespan], dtype=torch.float64)
+        own = torch.zeros(2, dtype=torch.float64)
+        if load is not None:
+            samples = [sample for microbatch in engine.plan.batch.microbatches for sample in microbatch.samples]
+            own[:] = torch.tensor([engine.plan.makespan, fsum(sum(load(sample).seconds) for sample in samples)])
         rows = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
         dist.all_gather(rows, own)
-        makespans = [float(row[0]) for row in rows]
-        found.append(max(makespans) * len(makespans) / fsum(makespans) - 1)
-    return fsum(found) / len(found)
+        every = torch.stack(rows)
+        found.append(every.max(dim=0).values * s.replicas / every.sum(dim=0) - 1)
+    planned, loaded = torch.stack(found).mean(dim=0).tolist()
+    return planned, loaded
 
 
 def measure(s: Balanced) -> None:
@@ -85,21 +110,23 @@ def measure(s: Balanced) -> None:
     engines = make_engines(s)
     losses = {name: [float(engine.train_batch()) for _ in range(2)] for name, engine in engines.items()}
     blocks = interleave({name: engine.train_batch for name, engine in engines.items()}, s.blocks, s.iterations)
+    uneven = {name: unevenness(engine, s) for name, engine in engines.items()}
     document = {
         "settings": asdict(s),
         "machine": machine(),
         "losses": losses,
         "seconds": {name: spread(own) for name, own in blocks.seconds.items()},
         "cpu_seconds": {name: spread(own) for name, own in blocks.cpu.items()},
+        "busiest_seconds": {name: spread(own) for name, own in blocks.busiest.items()},
         "in_turn_over_balanced": ratios(blocks.seconds[NAMES[1]], blocks.seconds[NAMES[0]]),
-        "slowest_replica": {name: unevenness(engine, s.iterations) for name, engine in engines.items()},
+        "busiest_in_turn_over_balanced": ratios(blocks.busiest[NAMES[1]], blocks.busiest[NAMES[0]]),
+        "slowest_replica": {name: planned for name, (planned, _) in uneven.items()},
+        "heaviest_replica": {name: loaded for name, (_, loaded) in uneven.items()},
         "fallbacks": {name: sum(engine.plans.statistics().fallbacks.values()) for name, engine in engines.items()},
     }
     if dist.get_rank() == 0:
         tell(document)
-    first, last = engines.values()
-    first.close()
-    ds_dip.shutdown(last)
+    ds_dip.shutdown(*engines.values())
 
 
 def main() -> None:

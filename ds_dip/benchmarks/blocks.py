@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,10 +18,16 @@ from ds_dip.ranks import tell
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Per contender one number a block: ``seconds`` an iteration, and ``cpu`` seconds an iteration of all ranks."""
+    """Per contender one number a block, all in seconds an iteration.
+
+    ``seconds`` are those of the clock, ``cpu`` the processor's for all ranks, ``busiest`` the processor's for the rank
+    that takes most of an iteration: what an iteration would last where every rank had a core for itself and none waited
+    for another before its end.
+    """
 
     seconds: Mapping[str, tuple[float, ...]]
     cpu: Mapping[str, tuple[float, ...]]
+    busiest: Mapping[str, tuple[float, ...]]
 
 
 def interleave(contenders: Mapping[str, Callable[[], Any]], blocks: int, iterations: int) -> Blocks:
@@ -31,6 +38,7 @@ def interleave(contenders: Mapping[str, Callable[[], Any]], blocks: int, iterati
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     cpu: dict[str, list[float]] = {name: [] for name in contenders}
+    busiest: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(blocks):
         if dist.get_rank() == 0:
             tell({"done": number, "total": blocks})
@@ -39,19 +47,20 @@ def interleave(contenders: Mapping[str, Callable[[], Any]], blocks: int, iterati
             run = contenders[name]
             run()
             dist.barrier()
-            began, worked = time.monotonic(), time.process_time()
+            began, worked = time.monotonic(), [time.process_time()]
             for _ in range(iterations):
                 run()
-            own = time.process_time() - worked
+                worked.append(time.process_time())
             dist.barrier()
-            took = torch.tensor([time.monotonic() - began, own], dtype=torch.float64)
+            own = [end - start for start, end in pairwise(worked)]
+            took = torch.tensor([time.monotonic() - began, *own], dtype=torch.float64)
             gathered = [torch.zeros_like(took) for _ in range(dist.get_world_size())]
             dist.all_gather(gathered, took)
-            seconds[name].append(max(float(row[0]) for row in gathered) / iterations)
-            cpu[name].append(sum(float(row[1]) for row in gathered) / iterations)
-    return Blocks(
-        {name: tuple(values) for name, values in seconds.items()}, {name: tuple(values) for name, values in cpu.items()}
-    )
+            spent = torch.stack(gathered)
+            seconds[name].append(float(spent[:, 0].max()) / iterations)
+            cpu[name].append(float(spent[:, 1:].sum()) / iterations)
+            busiest[name].append(float(spent[:, 1:].max(dim=0).values.sum()) / iterations)
+    return Blocks(*({name: tuple(own) for name, own in kept.items()} for kept in (seconds, cpu, busiest)))
 
 
 def marking(run: Callable[..., Any], marks: list[tuple[float, float]]) -> Callable[..., Any]:

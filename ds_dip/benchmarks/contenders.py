@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ds_dip.costs.model import CostModel, module_seconds
+from ds_dip.costs.model import CostModel
 from ds_dip.costs.roofline import Rates, Roofline
 from ds_dip.data import Dataset, SampleMetadata, Sampler
 from ds_dip.models import Model
-from ds_dip.planning import Load, assign
-from ds_dip.planning.cut import sizes_of
+from ds_dip.planning import assign, loads_of
 
 
 def microbatches_of(
@@ -35,5 +34,5 @@ def microbatches_of(
         size = config["train_micro_batch_size_per_gpu"]
         return [list(samples[start : start + size]) for start in range(0, batch, size)]
     known = costs or Roofline(model, Rates())
-    (shares,) = assign(samples, 1, count, lambda own: Load(module_seconds(model, known, sizes_of([own], model))))
+    (shares,) = assign(samples, 1, count, loads_of(model, known, batch, 1, count))
     return [[samples[place] for place in share] for share in shares]

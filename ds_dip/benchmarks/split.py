@@ -10,9 +10,9 @@ from deepspeed import comm as dist
 
 import ds_dip
 from ds_dip.benchmarks.blocks import interleave, machine, ratios, spread
+from ds_dip.benchmarks.described import widened
 from ds_dip.benchmarks.train import peak_bytes
-from ds_dip.files import read_json
-from ds_dip.models import Model, parse_model
+from ds_dip.models import Model
 from ds_dip.ranks import settings, tell
 from ds_dip.runtime.clock import Interval
 
@@ -83,13 +83,6 @@ class Engine:
             )
         )
         return loss
-
-
-def widened(path: str, factor: int) -> Model:
-    """The model of a description, its hidden and feed-forward sizes so many times as large."""
-    document = read_json(path, "ds-dip/model")
-    modules = [m | {name: m[name] * factor for name in ("hidden", "ffn")} for m in document["modules"]]
-    return parse_model(document | {"modules": modules}, path)
 
 
 def measure(s: Split) -> None:

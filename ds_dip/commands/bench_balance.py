@@ -15,8 +15,8 @@ from ds_dip.commands._measured import console_of, deliver, quartiles
 from ds_dip.commands._progress import waiting
 
 #: Options of one measurement alone.
-_BALANCED = ("batch", "dataset", "dataset_options", "device", "microbatches", "exact")
-_TRAINED = ("config", "ranks", "replicas", "blocks", "iterations", "deadline")
+_BALANCED = ("batch", "dataset", "dataset_options", "device", "exact")
+_TRAINED = ("config", "ranks", "replicas", "wide", "patch", "samples", "blocks", "iterations", "deadline")
 
 
 @click.command(
@@ -41,14 +41,19 @@ _TRAINED = ("config", "ranks", "replicas", "blocks", "iterations", "deadline")
 )
 @click.option("--device", type=DEVICE_FILE, help="The device of the roofline.")
 @click.option("--microbatches", type=COUNT, help="Microbatches of a global batch over all replicas; 16 samples each "
-              "where this is left out.")  # fmt: skip
+              "where this is left out. With --train those of a replica, 2 where it is left out.")  # fmt: skip
 @click.option("--exact", type=Seconds(), help="Seconds that CP-SAT has for each batch; needs ds-dip[exact].")
 @click.option("--train", is_flag=True, help="Instead: train on two replicas, samples balanced and in turn; --model and "
               "the options below are for this.")  # fmt: skip
 @click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
-              help="The DeepSpeed JSON.")  # fmt: skip
+              help="The DeepSpeed JSON; the options here say its batch.")  # fmt: skip
 @click.option("--ranks", type=click.IntRange(min=1), default=1, show_default=True, help="Ranks of each pipeline.")
 @click.option("--replicas", type=click.IntRange(min=2), default=2, show_default=True, help="Pipelines.")
+@click.option("--wide", type=click.IntRange(min=1), default=4, show_default=True, help="Make the model so much wider.")
+@click.option("--patch", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Pixels of a patch's side.")  # fmt: skip
+@click.option("--samples", type=click.IntRange(min=1), default=4, show_default=True,
+              help="Samples of a mean microbatch.")  # fmt: skip
 @click.option("--blocks", type=click.IntRange(min=1), default=10, show_default=True, help="Blocks of each.")
 @click.option("--iterations", type=click.IntRange(min=1), default=4, show_default=True, help="Iterations a block.")
 @click.option("--deadline", type=Seconds(min=1.0), default=900.0, show_default=True, help="Seconds it may take.")
@@ -71,11 +76,12 @@ def command(
     """Balance global batches into microbatches: time, and the fullest microbatch over the lower bound.
 
     Without a batch and a dataset: questions about images at the sizes of AI2D's and DocVQA's. With --train two engines
-    train the quickstart in turn on texts with few and with many images, one of them with dip.planner.balanced off.
+    train the quickstart, wide enough for layers to be what takes time, in turn on texts with few and with many images,
+    one of them with dip.planner.balanced off.
     """
     _check(context, train)
     if train:
-        deliver(_trained(model, trained), as_json, _show_trained)
+        deliver(_trained(model, trained | {"microbatches": microbatches or 2}), as_json, _show_trained)
         return
     from ds_dip.benchmarks import balance
 
@@ -116,7 +122,7 @@ def _trained(model: Path | None, given: dict[str, Any]) -> dict[str, Any]:
 
     model = model or find(Path("quickstart"), "model_configs")
     named = {"model": str(model.resolve()), "config": str(given["config"].resolve())}
-    counts = {name: given[name] for name in ("ranks", "replicas", "blocks", "iterations")}
+    counts = {name: own for name, own in given.items() if name not in ("config", "deadline")}
     world = given["ranks"] * given["replicas"]
     with waiting("measuring") as heard:
         return result_of("ds_dip.benchmarks.balanced", world, named | counts, given["deadline"], heard)
@@ -127,18 +133,27 @@ def _show_trained(document: dict[str, Any]) -> None:
 
     console = console_of(document)
     own = document["settings"]
-    longer = quartiles(document["in_turn_over_balanced"], 2)
+    longer, busier = (quartiles(document[f"{name}in_turn_over_balanced"], 2) for name in ("", "busiest_"))
     title = (
-        f"{own['replicas']} replicas of {own['ranks']} ranks: samples in turn take {longer} times as long (quartiles)"
+        f"{own['replicas']} replicas of {own['ranks']} ranks: samples in turn take {longer} times as long, and "
+        f"{busier} times the processor time of the busiest rank (quartiles)"
     )
-    columns = ("samples", "iteration", "processor time", "slowest replica over the mean, planned", "fallbacks")
+    columns = (
+        "samples",
+        "iteration",
+        "busiest rank",
+        "slowest replica over the mean, planned",
+        "by loads",
+        "fallbacks",
+    )
     table = Table(*columns, title=title, title_justify="left")
     for name, seconds in document["seconds"].items():
         table.add_row(
             name,
             f"{1e3 * seconds['median']:.1f} ms",
-            f"{1e3 * document['cpu_seconds'][name]['median']:.1f} ms",
+            f"{1e3 * document['busiest_seconds'][name]['median']:.1f} ms",
             f"{document['slowest_replica'][name]:+.1%}",
+            f"{document['heaviest_replica'][name]:+.1%}",
             str(document["fallbacks"][name]),
         )
     console.print(table)

@@ -32,21 +32,24 @@ class CostModel(Protocol):
         ...
 
 
-def module_seconds(model: Model, costs: CostModel, sizes: Mapping[str, Sizes]) -> tuple[float, ...]:
-    """Seconds that one sample adds to a microbatch in each module, forward and backward.
+def module_seconds(model: Model, costs: CostModel, sizes: Mapping[str, Sizes], samples: int = 1) -> tuple[float, ...]:
+    """Seconds that one sample adds to a microbatch of ``samples`` in each module, forward and backward.
 
-    The part of a cost that does not depend on the instances (launches, layer overheads) is left
-    out: a microbatch pays it once, however many samples it holds.
+    It is the mean of what the second half of so many samples like it adds to the first. A microbatch pays the part of a
+    cost that does not depend on the instances (launches, layer overheads, reading the weights) once, however many
+    samples it holds; and a sample too small to keep a device busy alone is not small beside others.
     """
-    nothing = Sizes((), ())
+    first = samples // 2
     found = []
     for module in model.modules:
-        own, layers, seconds = sizes.get(module.name, nothing), len(module.layers), 0.0
+        own, layers, seconds = sizes.get(module.name, Sizes((), ())), len(module.layers), 0.0
         if len(own):
-            seconds = costs.forward(module.name, 0, layers, own) - costs.forward(module.name, 0, layers, nothing)
+            whole, half = (Sizes(own.tokens * n, own.merged * n) for n in (samples, first))
+            seconds = costs.forward(module.name, 0, layers, whole) - costs.forward(module.name, 0, layers, half)
             if model.backward(module.name):
-                seconds += costs.backward(module.name, 0, layers, own) - costs.backward(module.name, 0, layers, nothing)
-        found.append(max(seconds, 0.0))
+                seconds += costs.backward(module.name, 0, layers, whole)
+                seconds -= costs.backward(module.name, 0, layers, half)
+        found.append(max(seconds, 0.0) / (samples - first))
     return tuple(found)
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ds_dip.costs.model import CostModel, module_seconds
+from ds_dip.costs.model import CostModel
 from ds_dip.data import Dataset, SampleMetadata, Sampler, order_of
 from ds_dip.models.spec import Model, Sizes
-from ds_dip.planning import Load, assign
+from ds_dip.planning import assign, loads_of
 from ds_dip.planning.cut import LOSS_RULES, sizes_of
 
 
@@ -51,11 +51,8 @@ class Workload:
 
         They depend on costs per sample alone, so all candidates have the same.
         """
-
-        def load(sample: SampleMetadata) -> Load:
-            return Load(module_seconds(model, costs, sizes_of([sample], model)))
-
-        return tuple(assign(batch, self.replicas, self.microbatches, load) for batch in self.batches)
+        counts = self.replicas, self.microbatches
+        return tuple(assign(own, *counts, loads_of(model, costs, len(own), *counts)) for own in self.batches)
 
 
 def draw(

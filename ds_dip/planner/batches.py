@@ -8,12 +8,12 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ds_dip.costs.model import CostModel, module_seconds
+from ds_dip.costs.model import CostModel
 from ds_dip.data import Dataset, SampleMetadata, order_of
 from ds_dip.files import first_line
 from ds_dip.models.spec import Sizes
 from ds_dip.planner.settings import PlannerSettings
-from ds_dip.planning import Load, assign, cut
+from ds_dip.planning import Load, assign, cut, loads_of
 from ds_dip.planning.batch import Batch
 from ds_dip.planning.cut import PlanningError, sizes_of
 
@@ -35,6 +35,7 @@ class Batches:
     def __init__(self, settings: PlannerSettings, dataset: Dataset, costs: CostModel) -> None:
         self._settings, self._dataset, self._costs = settings, dataset, costs
         self._order = order_of(dataset, settings.batch_size, settings.seed)
+        self._seconds = loads_of(settings.model, costs, settings.batch_size, settings.replicas, settings.microbatches)
         self._loads: dict[tuple[object, ...], Load] = {}
         limits = [own for own in settings.memory_capacity or () if own is not None]
         self._capacity = min(limits) if limits else None
@@ -83,9 +84,8 @@ class Batches:
         if key not in self._loads:
             if len(self._loads) >= _SAMPLE_LOADS:
                 self._loads.clear()
-            sizes = sizes_of([sample], self._settings.model)
-            memory = 0.0 if self._capacity is None else self._bytes(sizes)
-            self._loads[key] = Load(module_seconds(self._settings.model, self._costs, sizes), memory)
+            memory = 0.0 if self._capacity is None else self._bytes(sizes_of([sample], self._settings.model))
+            self._loads[key] = replace(self._seconds(sample), memory=memory)
         return self._loads[key]
 
     def _bytes(self, sizes: Mapping[str, Sizes]) -> float:

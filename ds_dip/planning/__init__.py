@@ -3,8 +3,8 @@
 Everything here is a deterministic function of metadata and costs, so that every process decides alike.
 """
 
-from ds_dip.planning.assign import Load, assign
+from ds_dip.planning.assign import Load, assign, loads_of
 from ds_dip.planning.build import build_problem
 from ds_dip.planning.cut import PlanningError, cut
 
-__all__ = ["Load", "PlanningError", "assign", "build_problem", "cut"]
+__all__ = ["Load", "PlanningError", "assign", "build_problem", "cut", "loads_of"]

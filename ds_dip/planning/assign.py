@@ -13,7 +13,10 @@ import numpy as np
 
 from ds_dip.balancing import BalancingError, Loads, balance
 from ds_dip.balancing.problem import Floats, in_shares
+from ds_dip.costs.model import CostModel, module_seconds
 from ds_dip.data.metadata import SampleMetadata
+from ds_dip.models.spec import Model
+from ds_dip.planning.cut import sizes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,14 @@ class Load:
 
     seconds: tuple[float, ...]
     memory: float = 0.0
+
+
+def loads_of(
+    model: Model, costs: CostModel, batch: int, replicas: int, microbatches: int
+) -> Callable[[SampleMetadata], Load]:
+    """What each sample of global batches of ``batch`` adds to a microbatch of the mean number of samples."""
+    each = max(1, round(batch / (replicas * microbatches)))
+    return lambda sample: Load(module_seconds(model, costs, sizes_of([sample], model), each))
 
 
 def assign(
