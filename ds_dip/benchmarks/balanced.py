@@ -87,9 +87,8 @@ def unevenness(engine: Any, s: Balanced) -> tuple[float, float]:
     By its plan, whose costs are corrected by what was measured; and by what its samples are said to add, by which they
     are balanced.
     """
-    counts = s.batch, s.replicas, s.microbatches
     leads = engine.grid.get_stage_id() == 0
-    load = loads_of(engine.module.model, engine.plans.costs, *counts) if leads else None
+    load = loads_of(engine.module.model, engine.plans.costs, s.samples) if leads else None
     found = []
     for _ in range(s.iterations):
         engine.train_batch()

@@ -34,5 +34,5 @@ def microbatches_of(
         size = config["train_micro_batch_size_per_gpu"]
         return [list(samples[start : start + size]) for start in range(0, batch, size)]
     known = costs or Roofline(model, Rates())
-    (shares,) = assign(samples, 1, count, loads_of(model, known, batch, 1, count))
+    (shares,) = assign(samples, 1, count, loads_of(model, known, batch / count))
     return [[samples[place] for place in share] for share in shares]

@@ -98,7 +98,7 @@ def command(
     )
     (modules, shares), unit = balance.token_shares(samples), "tokens"
     if model is not None and device is not None:
-        (modules, shares), unit = _costed(samples, model, device), "seconds"
+        (modules, shares), unit = _costed(samples, model, device, microbatches), "seconds"
     if not shares.shape[1]:
         raise click.UsageError(f"no sample of {batch or dataset} has anything for a module; give samples that have.")
     with waiting("balancing"):
@@ -178,19 +178,20 @@ def _samples(batch: Path | None, dataset: str | None, options: str, most: int) -
     return [opened.metadata(index) for index in range(min(most, len(opened)))]
 
 
-def _costed(samples: list[Any], model: Path, device: Path) -> tuple[tuple[str, ...], Any]:
+def _costed(samples: list[Any], model: Path, device: Path, microbatches: int | None) -> tuple[tuple[str, ...], Any]:
     import numpy as np
 
     from ds_dip.balancing.problem import in_shares
+    from ds_dip.benchmarks.balance import SAMPLES
     from ds_dip.costs.devices import read_device
-    from ds_dip.costs.model import module_seconds
     from ds_dip.costs.roofline import Roofline
     from ds_dip.models import load_model
-    from ds_dip.planning.cut import sizes_of
+    from ds_dip.planning import loads_of
 
     own = load_model(model)
     costs = Roofline(own, read_device(device).rates("bfloat16", "node"))
-    seconds = np.array([module_seconds(own, costs, sizes_of([sample], own)) for sample in samples])
+    load = loads_of(own, costs, SAMPLES if microbatches is None else len(samples) / microbatches)
+    seconds = np.array([load(sample).seconds for sample in samples])
     return tuple(module.name for module in own.modules), in_shares(seconds)
 
 

@@ -7,6 +7,9 @@ from typing import Protocol
 
 from ds_dip.models.spec import Model, Sizes
 
+#: Tokens of a microbatch that keep a device busy, and samples at most that are taken to be so many.
+_BUSY, _MOST_BESIDE = 2048, 16
+
 
 class CostModel(Protocol):
     """Costs of the layers ``start`` to ``stop`` (exclusive) of a module for some instances.
@@ -32,24 +35,27 @@ class CostModel(Protocol):
         ...
 
 
-def module_seconds(model: Model, costs: CostModel, sizes: Mapping[str, Sizes], samples: int = 1) -> tuple[float, ...]:
-    """Seconds that one sample adds to a microbatch of ``samples`` in each module, forward and backward.
+def module_seconds(
+    model: Model, costs: CostModel, sizes: Mapping[str, Sizes], *, alone: bool = True
+) -> tuple[float, ...]:
+    """Seconds that one sample adds to a microbatch in each module, forward and backward.
 
-    It is the mean of what the second half of so many samples like it adds to the first. A microbatch pays the part of a
-    cost that does not depend on the instances (launches, layer overheads, reading the weights) once, however many
-    samples it holds; and a sample too small to keep a device busy alone is not small beside others.
+    The part of a cost that does not depend on the instances (launches, layer overheads) is left out: a microbatch pays
+    it once, however many samples it holds. Not ``alone``, it is what a sample adds to others like it, as many as keep a
+    device busy: a short one does not wait for the weights then, and costs what its operations do.
     """
-    first = samples // 2
     found = []
     for module in model.modules:
         own, layers, seconds = sizes.get(module.name, Sizes((), ())), len(module.layers), 0.0
+        first, added = 0, 1
         if len(own):
-            whole, half = (Sizes(own.tokens * n, own.merged * n) for n in (samples, first))
-            seconds = costs.forward(module.name, 0, layers, whole) - costs.forward(module.name, 0, layers, half)
+            if not alone:
+                first = added = min(_MOST_BESIDE, max(1, -(-_BUSY // max(1, sum(own.tokens)))))
+            few, many = (Sizes(own.tokens * n, own.merged * n) for n in (first, first + added))
+            seconds = costs.forward(module.name, 0, layers, many) - costs.forward(module.name, 0, layers, few)
             if model.backward(module.name):
-                seconds += costs.backward(module.name, 0, layers, whole)
-                seconds -= costs.backward(module.name, 0, layers, half)
-        found.append(max(seconds, 0.0) / (samples - first))
+                seconds += costs.backward(module.name, 0, layers, many) - costs.backward(module.name, 0, layers, few)
+        found.append(max(seconds, 0.0) / added)
     return tuple(found)
 
 

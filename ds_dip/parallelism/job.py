@@ -61,7 +61,7 @@ class Job:
     cluster: Cluster
     loss: str = "tokens"
     _costs: dict[int, KindCosts] = field(default_factory=dict, repr=False, compare=False)
-    _loads: dict[str, Load] = field(default_factory=dict, repr=False, compare=False)
+    _loads: dict[tuple[str, bool], Load] = field(default_factory=dict, repr=False, compare=False)
     #: Of a module by its group's size: parameters of all layers before each one, and of all.
     _elements: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -131,16 +131,17 @@ class Job:
         ranked = sorted(self.profile, key=held, reverse=True)
         return tuple(islice(cycle(ranked), self.batch))
 
-    def load(self, sample: SampleMetadata) -> Load:
-        """Seconds that a sample adds to a microbatch, of one device without tensor parallelism.
+    def load(self, sample: SampleMetadata, *, alone: bool = False) -> Load:
+        """Seconds that a sample adds to a microbatch, ``alone`` or among others, without tensor parallelism.
 
         Samples are balanced by shares of each module's seconds, which depend little on the size of groups; so layouts
         with as many replicas and microbatches have the same.
         """
-        if sample.id not in self._loads:
-            seconds = module_seconds(self.model, self.costs(1), sizes_of([sample], self.model))
-            self._loads[sample.id] = Load(seconds)
-        return self._loads[sample.id]
+        key = sample.id, alone
+        if key not in self._loads:
+            sizes = sizes_of([sample], self.model)
+            self._loads[key] = Load(module_seconds(self.model, self.costs(1), sizes, alone=alone))
+        return self._loads[key]
 
     @cached_property
     def mean_sizes(self) -> dict[str, tuple[float, int, int]]:

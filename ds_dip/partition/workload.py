@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 from ds_dip.costs.model import CostModel
@@ -52,7 +53,7 @@ class Workload:
         They depend on costs per sample alone, so all candidates have the same.
         """
         counts = self.replicas, self.microbatches
-        return tuple(assign(own, *counts, loads_of(model, costs, len(own), *counts)) for own in self.batches)
+        return tuple(assign(own, *counts, loads_of(model, costs, len(own) / prod(counts))) for own in self.batches)
 
 
 def draw(

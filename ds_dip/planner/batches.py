@@ -35,7 +35,9 @@ class Batches:
     def __init__(self, settings: PlannerSettings, dataset: Dataset, costs: CostModel) -> None:
         self._settings, self._dataset, self._costs = settings, dataset, costs
         self._order = order_of(dataset, settings.batch_size, settings.seed)
-        self._seconds = loads_of(settings.model, costs, settings.batch_size, settings.replicas, settings.microbatches)
+        self._seconds = loads_of(
+            settings.model, costs, settings.batch_size / (settings.replicas * settings.microbatches)
+        )
         self._loads: dict[tuple[object, ...], Load] = {}
         limits = [own for own in settings.memory_capacity or () if own is not None]
         self._capacity = min(limits) if limits else None

@@ -18,6 +18,9 @@ from ds_dip.data.metadata import SampleMetadata
 from ds_dip.models.spec import Model
 from ds_dip.planning.cut import sizes_of
 
+#: Samples of a mean microbatch from which on a sample is one of several.
+_SEVERAL = 1.5
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -27,12 +30,15 @@ class Load:
     memory: float = 0.0
 
 
-def loads_of(
-    model: Model, costs: CostModel, batch: int, replicas: int, microbatches: int
-) -> Callable[[SampleMetadata], Load]:
-    """What each sample of global batches of ``batch`` adds to a microbatch of the mean number of samples."""
-    each = max(1, round(batch / (replicas * microbatches)))
-    return lambda sample: Load(module_seconds(model, costs, sizes_of([sample], model), each))
+def loads_of(model: Model, costs: CostModel, each: float) -> Callable[[SampleMetadata], Load]:
+    """What a sample adds to a microbatch that holds ``each`` samples in the mean."""
+    alone = is_alone(each)
+    return lambda sample: Load(module_seconds(model, costs, sizes_of([sample], model), alone=alone))
+
+
+def is_alone(each: float) -> bool:
+    """Whether samples are mostly alone in their microbatch, where the mean one holds ``each``."""
+    return each < _SEVERAL
 
 
 def assign(
