@@ -37,6 +37,13 @@ def test_a_searched_score_is_what_the_planner_predicts_with_its_search() -> None
     )
 
 
+def test_a_makespan_at_its_bound_but_for_rounding_has_no_gap() -> None:
+    summed = sum([0.1] * 10)
+    assert summed < 1.0
+    own = Score(make_partition(QUICKSTART, 2), "level", (summed,), (1.0,), 0.0, (0.0, 0.0), (0.0, 0.0))
+    assert own.gap == 0.0
+
+
 def scored(own: Scorer, *arguments: object) -> Score:
     score = own.score(*arguments)  # type: ignore[arg-type]
     assert score is not None

@@ -61,9 +61,10 @@ class Score:
 
     @property
     def gap(self) -> float:
-        """How far the mean batch is above its lower bound, as a share."""
+        """How far the mean batch is above its lower bound, as a share of at least 0."""
         bound = fsum(self.bounds)
-        return fsum(self.makespans) / bound - 1 if bound else 0.0
+        # The same seconds summed in another order may come out a little less.
+        return max(0.0, fsum(self.makespans) / bound - 1) if bound else 0.0
 
 
 class Scorer:

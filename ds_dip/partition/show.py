@@ -52,7 +52,7 @@ def _numbers(row: Mapping[str, Any], rule: Mapping[str, Any] | None) -> list[str
         f"{1e3 * row['mean_s']:.1f}",
         ahead,
         f"{100 * row['bubble']:.1f} %",
-        f"{max(0.0, 100 * row['bound_gap']):.1f} %",
+        f"{100 * row['bound_gap']:.1f} %",
         f"{memory / 1e9:.3g}",
     ]
 
