@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from math import fsum
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ds_dip.costs.roofline import Roofline
+from ds_dip.data.digits import Digits
 from ds_dip.data.metadata import SampleMetadata
-from ds_dip.planning import Load, assign
+from ds_dip.models import load_model
+from ds_dip.partition import make_partition
+from ds_dip.planning import Load, assign, build_problem, cut, loads_of
+
+ROOT = Path(__file__).parent.parent
 
 COSTS = st.lists(st.floats(0, 1000), max_size=40)
 
@@ -134,3 +142,24 @@ def test_a_cost_that_is_none_is_refused_with_its_sample(wrong: float) -> None:
 def test_no_replica_or_microbatch_is_refused(replicas: int, microbatches: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         assigned([1.0], replicas, microbatches)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 4))
+def test_the_slowest_replica_of_a_plan_is_faster_for_it(start: int, samples: int, microbatches: int) -> None:
+    # What a plan charges, starts of layers and cut encoders included, not the loads that samples are balanced by.
+    model = load_model(ROOT / "model_configs" / "quickstart.json")
+    partition, costs, replicas = make_partition(model, 1, {}, {"vision": 64}), Roofline(model), 2
+    dataset = Digits(20_000)
+    batch = [dataset.metadata(start + index) for index in range(samples * microbatches * replicas)]
+
+    def work(share: tuple[tuple[int, ...], ...]) -> float:
+        problem = build_problem(cut(0, batch, share, model, partition), model, partition, costs)
+        return fsum(task.duration for task in problem.tasks)
+
+    def slowest(balanced: bool) -> tuple[float, float]:
+        shares = assign(batch, replicas, microbatches, loads_of(model, costs, samples), balanced=balanced)
+        return max(map(work, shares)), fsum(map(work, shares)) / replicas
+
+    (ours, mean), (theirs, _) = slowest(True), slowest(False)
+    assert ours <= max(theirs, mean * 1.02)

@@ -35,26 +35,30 @@ class CostModel(Protocol):
         ...
 
 
+def alone_seconds(model: Model, costs: CostModel, sizes: Mapping[str, Sizes]) -> tuple[float, ...]:
+    """Seconds of each module in a microbatch of these instances alone, forward and backward; 0 where it has none."""
+    return tuple(
+        _seconds(model, costs, module.name, own) if (own := sizes.get(module.name)) else 0.0 for module in model.modules
+    )
+
+
 def module_seconds(
-    model: Model, costs: CostModel, sizes: Mapping[str, Sizes], *, alone: bool = True
+    model: Model, costs: CostModel, sizes: Mapping[str, Sizes], *, busy: bool = False
 ) -> tuple[float, ...]:
     """Seconds that one sample adds to a microbatch in each module, forward and backward.
 
     The part of a cost that does not depend on the instances (launches, layer overheads) is left out: a microbatch pays
-    it once, however many samples it holds. Not ``alone``, it is what a sample adds to others like it, as many as keep a
+    it once, however many samples it holds. With ``busy`` it is what a sample adds to others like it, as many as keep a
     device busy: a short one does not wait for the weights then, and costs what its operations do.
     """
     found = []
     for module in model.modules:
-        own, layers, seconds = sizes.get(module.name, Sizes((), ())), len(module.layers), 0.0
-        first, added = 0, 1
-        if len(own):
-            if not alone:
+        own, seconds, first, added = sizes.get(module.name), 0.0, 0, 1
+        if own:
+            if busy:
                 first = added = min(_MOST_BESIDE, max(1, -(-_BUSY // max(1, sum(own.tokens)))))
             few, many = (Sizes(own.tokens * n, own.merged * n) for n in (first, first + added))
-            seconds = costs.forward(module.name, 0, layers, many) - costs.forward(module.name, 0, layers, few)
-            if model.backward(module.name):
-                seconds += costs.backward(module.name, 0, layers, many) - costs.backward(module.name, 0, layers, few)
+            seconds = _seconds(model, costs, module.name, many) - _seconds(model, costs, module.name, few)
         found.append(max(seconds, 0.0) / added)
     return tuple(found)
 
@@ -62,3 +66,9 @@ def module_seconds(
 def sample_seconds(model: Model, costs: CostModel, sizes: Mapping[str, Sizes]) -> float:
     """Seconds that one sample adds to a microbatch, of all modules: see ``module_seconds``."""
     return sum(module_seconds(model, costs, sizes))
+
+
+def _seconds(model: Model, costs: CostModel, module: str, sizes: Sizes) -> float:
+    layers = len(model.module(module).layers)
+    seconds = costs.forward(module, 0, layers, sizes)
+    return seconds + costs.backward(module, 0, layers, sizes) if model.backward(module) else seconds

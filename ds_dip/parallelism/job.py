@@ -6,18 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, cycle, islice
+from math import inf
 
 import numpy as np
 
 from ds_dip.costs.ending import Ending
-from ds_dip.costs.model import CostModel, module_seconds
+from ds_dip.costs.model import CostModel
 from ds_dip.costs.parallel import TensorParallel
 from ds_dip.data import SampleMetadata
 from ds_dip.models.parameters import parameters
 from ds_dip.models.spec import Model, Module, Sizes
 from ds_dip.parallelism.pricing import KindCosts
 from ds_dip.partition.memory import Memory
-from ds_dip.planning import Load
+from ds_dip.planning import Load, loads_of
+from ds_dip.planning.assign import is_alone
 from ds_dip.planning.cut import LOSS_RULES, sizes_of
 
 
@@ -131,16 +133,15 @@ class Job:
         ranked = sorted(self.profile, key=held, reverse=True)
         return tuple(islice(cycle(ranked), self.batch))
 
-    def load(self, sample: SampleMetadata, *, alone: bool = False) -> Load:
-        """Seconds that a sample adds to a microbatch, ``alone`` or among others, without tensor parallelism.
+    def load(self, sample: SampleMetadata, each: float = inf) -> Load:
+        """What a sample costs where the mean microbatch holds ``each``, without tensor parallelism (see ``loads_of``).
 
         Samples are balanced by shares of each module's seconds, which depend little on the size of groups; so layouts
         with as many replicas and microbatches have the same.
         """
-        key = sample.id, alone
+        key = sample.id, is_alone(each)
         if key not in self._loads:
-            sizes = sizes_of([sample], self.model)
-            self._loads[key] = Load(module_seconds(self.model, self.costs(1), sizes, alone=alone))
+            self._loads[key] = loads_of(self.model, self.costs(1), each)(sample)
         return self._loads[key]
 
     @cached_property

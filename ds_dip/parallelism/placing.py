@@ -15,7 +15,6 @@ from ds_dip.parallelism.layout import DISAGGREGATED, Layout
 from ds_dip.partition.bounds import levelled_bounds
 from ds_dip.partition.chunks import chunk_ranks, make_partition
 from ds_dip.planning import assign, build_problem
-from ds_dip.planning.assign import is_alone
 from ds_dip.planning.batch import Batch, Microbatch
 from ds_dip.planning.cut import cut, uniform
 from ds_dip.scheduling import Problem
@@ -103,8 +102,8 @@ def batches_of(
 ) -> tuple[Batch, ...]:
     """A global batch as every group runs it, balanced as a run does it, or in turn; empty groups are left out."""
     own = Pipelines.of(layout)
-    alone = is_alone(len(samples) / (own.groups * own.microbatches))
-    shares = assign(samples, own.groups, own.microbatches, lambda each: job.load(each, alone=alone), balanced=balanced)
+    each = len(samples) / (own.groups * own.microbatches)
+    shares = assign(samples, own.groups, own.microbatches, lambda s: job.load(s, each), balanced=balanced)
     return tuple(cut(step, samples, share, job.model, partition, loss=job.loss) for share in shares if share)
 
 

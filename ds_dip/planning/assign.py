@@ -13,7 +13,7 @@ import numpy as np
 
 from ds_dip.balancing import BalancingError, Loads, balance
 from ds_dip.balancing.problem import Floats, in_shares
-from ds_dip.costs.model import CostModel, module_seconds
+from ds_dip.costs.model import CostModel, alone_seconds, module_seconds
 from ds_dip.data.metadata import SampleMetadata
 from ds_dip.models.spec import Model
 from ds_dip.planning.cut import sizes_of
@@ -31,9 +31,10 @@ class Load:
 
 
 def loads_of(model: Model, costs: CostModel, each: float) -> Callable[[SampleMetadata], Load]:
-    """What a sample adds to a microbatch that holds ``each`` samples in the mean."""
-    alone = is_alone(each)
-    return lambda sample: Load(module_seconds(model, costs, sizes_of([sample], model), alone=alone))
+    """What samples cost where the mean microbatch holds ``each``: what they add to others, or all of it if alone."""
+    if is_alone(each):
+        return lambda sample: Load(alone_seconds(model, costs, sizes_of([sample], model)))
+    return lambda sample: Load(module_seconds(model, costs, sizes_of([sample], model), busy=True))
 
 
 def is_alone(each: float) -> bool:
