@@ -16,8 +16,8 @@ from ds_dip.parallelism import DISAGGREGATED, SEPARATED, Job, Layout, Prediction
 from ds_dip.parallelism.optimizer import Effort, LayoutError
 from ds_dip.parallelism.placing import partition_of
 from ds_dip.parallelism.space import Options, columns
+from ds_dip.partition.contiguous import contiguous_split
 from ds_dip.partition.scoring import Scheduler, UnfitError
-from ds_dip.reproduction.splits import contiguous_split
 
 #: Layouts of a baseline's grid that memory holds and that are simulated, the most promising first.
 _GRID = 48
