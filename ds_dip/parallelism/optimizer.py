@@ -1,4 +1,4 @@
-"""The best layout: closed forms choose what is simulated, simulations on more and more batches choose among that.
+"""The best layout: every placement is searched by itself, and the best of all are ranked on held-out batches.
 
 There is no randomness beyond the batches' seed. The layout of the paper's objective is simulated too, on the same held
 out batches that rank the best, so the answer is never slower on them.

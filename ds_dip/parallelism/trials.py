@@ -20,9 +20,10 @@ Progress = Callable[[int, int, float], None]
 class Effort:
     """How much is simulated.
 
-    ``pool`` layouts of each placement on one batch, the best of them on ``batches`` batches, ``shown`` and as many more
-    on ``held_out`` others with every replica. A space of at most ``exhaustive`` layouts is simulated whole. ``seed``
-    draws batches. Not ``balanced``, samples go to replicas and microbatches in turn; ``fixed``, ranks run 1F1B.
+    ``pool`` layouts of each placement on one batch, and what is reached from the ``shown`` best; the best of them on
+    ``batches`` batches, ``shown`` and as many more on ``held_out`` others with every replica. A placement of at most
+    ``exhaustive`` layouts is simulated whole. ``seed`` draws batches. Not ``balanced``, samples go to replicas and
+    microbatches in turn; ``fixed``, ranks run 1F1B.
     """
 
     pool: int = 30

@@ -75,7 +75,7 @@ def systems(
     Baselines have one TP, PP and DP for all modules, tuned by a grid, take samples in turn and run 1F1B. ``optimizer``
     runs its layout so, ``scheduler`` balances samples on the Megatron-like layout, ``dflop`` does both. ``dip`` runs
     every module on all ranks in laps, orders each batch, and takes samples in turn; ``both`` balances samples, orders
-    each batch, and chooses either placement by scheduled batches. ``options`` bound what is chosen from.
+    each batch, and chooses any placement by scheduled batches. ``options`` bound what is chosen from.
     """
     options = options or Options()
     steps = range(effort.batches + effort.held_out)
