@@ -65,6 +65,18 @@ def test_what_the_runtime_carries_is_written_ready_to_launch(tmp_path: Path) -> 
     assert read_partition(out / "partition.json", load_model(MODEL)).ranks == best["backbone"]["pipeline_parallel"]
 
 
+def test_a_contiguous_chain_is_ready_to_launch_too(tmp_path: Path) -> None:
+    out = tmp_path / "chosen"
+    more = ["--placement", "contiguous", "--most-tensor", "1", "--out", str(out), "--json"]
+    best = json.loads(run(tmp_path, *more).stdout)["candidates"][0]
+    assert best["placement"] == "contiguous"
+    partition = read_partition(out / "partition.json", load_model(MODEL))
+    homes = [chunk.rank for chunk in partition.chunks]
+    assert homes == sorted(homes)
+    assert partition.ranks == best["backbone"]["pipeline_parallel"] == 2
+    assert read_config(json.loads((out / "ds_config.json").read_text())).partition == str(out / "partition.json")
+
+
 def test_memory_is_what_ranks_may_use_for_activations(tmp_path: Path) -> None:
     out = tmp_path / "chosen"
     more = ["--placement", "separated", "--most-tensor", "1", "--out", str(out), "--memory-gb", "0.02"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ds_dip.models.partition import PartitionError
 from ds_dip.partition import bottleneck_bounds, even_bounds, levelled_bounds
+from ds_dip.partition.bounds import bottlenecks
 
 #: (layers, ranks, laps) that other trainers lose layers of or refuse.
 AWKWARD = [(63, 4, 1), (42, 16, 1), (80, 16, 2), (30, 4, 1), (7, 2, 1), (10, 3, 1), (5, 4, 1), (200, 16, 8)]
@@ -46,6 +47,15 @@ def test_the_slowest_chunk_is_as_fast_as_any_cut_allows(costs: list[int], chunks
     # Among those with that bottleneck, the most even.
     tied = [cuts for cuts in every if max(sums(costs, cuts)) == max(sums(costs, bounds))]
     assert sum(v * v for v in sums(costs, bounds)) == min(sum(v * v for v in sums(costs, cuts)) for cuts in tied)
+
+
+@given(seconds)
+def test_bottlenecks_are_those_of_the_best_cuts(costs: list[int]) -> None:
+    found = bottlenecks([float(cost) for cost in costs], len(costs))
+    for chunks, slowest in enumerate(found, 1):
+        assert slowest == max(sums(costs, bottleneck_bounds([float(cost) for cost in costs], chunks)))
+    with pytest.raises(PartitionError, match="cannot be cut into"):
+        bottlenecks([1.0], 2)
 
 
 def test_what_is_not_on_the_bottleneck_is_even_too() -> None:

@@ -66,6 +66,22 @@ def test_systems_are_compared_on_the_same_batches() -> None:
         assert one.bound <= one.seconds * (1 + 1e-9)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("model", "mix"),
+    [
+        ("internvit_qwen_72b", "single image"),
+        ("siglip_llama_70b", "video"),
+        ("siglip_llama_70b", "multi image"),
+        ("siglip_qwen_72b", "multi image"),
+    ],
+)
+def test_the_whole_space_is_not_behind_a_part_of_it_where_layouts_are_hard_to_find(model: str, mix: str) -> None:
+    settings = experiment.Settings(False, evaluation.FULL, ROOT / "model_configs", ROOT / "profiling" / "devices")
+    rows = {row.system: row.seconds or 1e9 for row in ends.rows_of_case(settings, Case(model, mix, 8), lambda _: None)}
+    assert rows["both"] <= min(rows.values())
+
+
 def test_what_cannot_run_says_why() -> None:
     found = systems(job(1, 4, memory=2e5), lambda problem: fastest(problem, "dip"), SMALL)
     assert found["megatron"] == "no layout of the grid fits"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ds_dip.models.partition import Partition, PartitionError, check_partition
 from ds_dip.models.spec import Layer, Model, Module, TensorSpec
-from ds_dip.reproduction.splits import contiguous_split, interleaved_split
+from ds_dip.reproduction.splits import interleaved_split
 
 
 def chain(layers: tuple[int, ...]) -> Model:
@@ -67,19 +67,3 @@ def test_no_other_number_of_chunks_a_module_has_a_smaller_largest(
             cuts = {name: bottleneck_bounds(weights[name], counts[name]) for name in names}
             others.append(max(fsum(weights[n][a:b]) for n, own in cuts.items() for a, b in pairwise(own)))
     assert found <= min(others) * (1 + 1e-9) + 1e-12
-
-
-@given(chains())
-@settings(max_examples=100, deadline=None)
-def test_contiguous_stages_cover_the_chain_in_the_order_of_ranks(
-    given: tuple[Model, int, dict[str, list[float]]],
-) -> None:
-    model, ranks, weights = given
-    if ranks > sum(len(own.layers) for own in model.modules):
-        with pytest.raises(PartitionError):
-            contiguous_split(model, ranks, weights)
-        return
-    partition = contiguous_split(model, ranks, weights)
-    check_partition(model, partition)
-    homes = [own.rank for own in partition.chunks]
-    assert homes == sorted(homes)

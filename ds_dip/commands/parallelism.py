@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ds_dip.parallelism import Cluster, Job
     from ds_dip.parallelism.optimizer import Found
 
-_PLACEMENTS = ("separated", "disaggregated")
+_PLACEMENTS = ("separated", "disaggregated", "contiguous")
 #: The table has sentences.
 _WIDTH = PLAIN_WIDTH + 60
 _OPTIMIZER = {"type": "AdamW", "params": {"lr": 1e-4}}
@@ -181,17 +181,17 @@ def _cluster(given: Mapping[str, Any]) -> Cluster:
 
 def _write(out: Path, job: Job, found: Found, document: dict[str, Any], base: Mapping[str, Any]) -> list[str]:
     """Write the files; the lines that say what was written, or why not."""
-    from ds_dip.parallelism import SEPARATED, Simulator
+    from ds_dip.parallelism import DISAGGREGATED, Simulator
     from ds_dip.parallelism.report import cannot_run
     from ds_dip.partition import write_partition
 
     best, lines = found.best, [f"{out / 'layouts.json'}: written"]
     write_json(out / "layouts.json", document)
-    refusal = cannot_run(best.layout)
-    for name, wanted in (("partition.json", best.layout.placement == SEPARATED), ("ds_config.json", not refusal)):
+    refusal, cut = cannot_run(best.layout), best.layout.placement != DISAGGREGATED
+    for name, wanted in (("partition.json", cut), ("ds_config.json", not refusal)):
         if not wanted:
             (out / name).unlink(missing_ok=True)
-    if best.layout.placement == SEPARATED:
+    if cut:
         write_partition(out / "partition.json", job.model, best.partition)
         lines.append(f"{out / 'partition.json'}: written")
     if refusal:

@@ -11,10 +11,11 @@ from ds_dip.explaining.trial import Order, Trial, Way, describe, tried
 from ds_dip.models.partition import Partition, PartitionError
 from ds_dip.partition.bounds import bottleneck_bounds
 from ds_dip.partition.chunks import make_partition
+from ds_dip.partition.contiguous import contiguous_split
 from ds_dip.partition.scoring import Scorer
 from ds_dip.planning.batch import Batch
 from ds_dip.planning.split import split, split_search
-from ds_dip.reproduction.splits import contiguous_split, interleaved_split
+from ds_dip.reproduction.splits import interleaved_split
 from ds_dip.scheduling import (
     BaselineError,
     InfeasibleError,

@@ -4,11 +4,12 @@ A layout is scored by scheduled sample batches, the slowest replica counting, or
 """
 
 from ds_dip.parallelism.job import Cluster, Job
-from ds_dip.parallelism.layout import DISAGGREGATED, PLACEMENTS, SEPARATED, Layout, Mesh
+from ds_dip.parallelism.layout import CONTIGUOUS, DISAGGREGATED, PLACEMENTS, SEPARATED, Layout, Mesh
 from ds_dip.parallelism.optimizer import Found, optimize
 from ds_dip.parallelism.simulation import Prediction, Simulator
 
 __all__ = [
+    "CONTIGUOUS",
     "DISAGGREGATED",
     "PLACEMENTS",
     "SEPARATED",

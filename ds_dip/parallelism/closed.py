@@ -15,7 +15,9 @@ import numpy.typing as npt
 from ds_dip.models.parameters import parameters
 from ds_dip.models.spec import ELEMENT_BYTES
 from ds_dip.parallelism.job import Job
+from ds_dip.parallelism.layout import CONTIGUOUS
 from ds_dip.parallelism.space import Columns
+from ds_dip.partition.bounds import bottlenecks
 
 Floats = npt.NDArray[np.float64]
 
@@ -54,6 +56,19 @@ class Means:
             found[tensor == size] = own
         return found
 
+    def stretch(self, modules: Sequence[str], ranks: npt.NDArray[np.int64]) -> Floats:
+        """How much longer than the mean rank the slowest takes, of whole layers: a factor, of one sample."""
+        found = np.ones(len(ranks))
+        if not modules:
+            return found
+        costs = self.job.costs(1)
+        layers = [second for name in modules for second in costs.layer_seconds(name, self.job.mean_point(name, 1.0))]
+        # What is not in this space, as more ranks than layers, is no longer than a layer either.
+        most = min(len(layers), int(ranks.max(initial=1)))
+        slowest = np.array(bottlenecks(layers, most)) * np.arange(1, most + 1) / max(sum(layers), 1e-300)
+        found[:] = slowest[np.minimum(ranks, most) - 1]
+        return found
+
     def _curve(self, what: int, modules: Sequence[str], tensor: npt.NDArray[np.int64], samples: Floats) -> Floats:
         found = np.zeros(len(samples))
         for size in np.unique(tensor):
@@ -86,7 +101,7 @@ def split(job: Job) -> tuple[list[str], list[str]]:
 def paper(job: Job, means: Means, of: Columns) -> Floats:
     """DFLOP's objective for every layout, infinite where its memory at the mean point is too much.
 
-    A separated layout has one pipeline: T = (m + pp - 1) x the stage of both modules.
+    A layout on one mesh has one pipeline: T = (m + pp - 1) x the stage of both modules.
     """
     before, behind = split(job)
     samples = job.batch / of.microbatches
@@ -121,19 +136,29 @@ def states(job: Job, means: Means, of: Columns) -> tuple[Floats, Floats]:
 
 
 def expected(job: Job, means: Means, of: Columns) -> Floats:
-    """Seconds of an iteration as far as the mean point tells them; K is 1, and nothing is computed again."""
+    """Seconds of an iteration as far as the mean point tells them; K is 1, and nothing is computed again.
+
+    The pipeline's filling takes longer by what a microbatch of few samples may; between, microbatches make up for
+    each other.
+    """
     before, behind = split(job)
     samples = job.batch / of.microbatches
     lone = 1 + _spread(job) * of.backbone[:, 2] * of.microbatches / job.batch
     encoder = means.seconds(before, of.encoder[:, 0], samples / of.encoder[:, 2]) / of.encoder[:, 1]
     backbone = means.seconds(behind, of.backbone[:, 0], samples / of.backbone[:, 2]) / of.backbone[:, 1]
-    longer = np.maximum(encoder, backbone)
-    apart = (of.microbatches - 1) * longer * lone + of.encoder[:, 1] * encoder + of.backbone[:, 1] * backbone
-    together = of.microbatches * (encoder + backbone) + (of.backbone[:, 1] - 1) * np.minimum(encoder, backbone)
+    both, chain, whole = encoder + backbone, of.of(CONTIGUOUS), of.backbone[:, 1]
+    longest = np.maximum(
+        encoder * means.stretch(before, of.encoder[:, 1]), backbone * means.stretch(behind, of.backbone[:, 1])
+    )
+    apart = (of.microbatches - 1) * longest + (of.encoder[:, 1] * encoder + whole * backbone) * lone
+    # A contiguous chain fills with the whole microbatch, a separated one with the shorter module.
+    filling = (whole - 1) * np.where(chain, both, np.minimum(encoder, backbone))
+    stretch = np.where(chain, means.stretch([*before, *behind], whole), 1.0)
+    together = of.microbatches * both * stretch + filling * lone
     ends = []
     for names, mesh in zip((before, behind), (of.encoder, of.backbone), strict=True):
         ends.append(_end(job, mesh, means.elements(names, mesh[:, 0], True) / mesh[:, 1]))
-    return np.where(of.disaggregated, apart + np.maximum(*ends), together * lone + ends[0] + ends[1])
+    return np.where(of.disaggregated, apart + np.maximum(*ends), together + ends[0] + ends[1])
 
 
 def _end(job: Job, mesh: npt.NDArray[np.int64], elements: Floats) -> Floats:

@@ -199,11 +199,11 @@ class Run:
                 backward += each[:, 0] @ (kinds * again).T / parted
             forwards.append(np.where(there, forward, -1.0))
             backwards.append(np.where(there, backward if model.backward(name) else -1.0, -1.0))
-            ends = [chunk.stop - 1 for chunk in chunks]
-            # What leaves the module takes as long as the side with fewer devices needs.
-            own = [self.simulator.messages(batch, name, end, tensor) for end in ends[:-1]]
-            sides = {tensor, self.layout.backbone.tensor}
-            own.append(np.max([self.simulator.messages(batch, name, ends[-1], side) for side in sides], axis=0))
+            own = [self.simulator.messages(batch, name, chunk.stop - 1, tensor) for chunk in chunks]
+            if tensor != self.layout.backbone.tensor:
+                # What leaves the module takes as long as the side with fewer devices needs.
+                other = self.simulator.messages(batch, name, chunks[-1].stop - 1, self.layout.backbone.tensor)
+                own[-1] = np.maximum(own[-1], other)
             delays.append(np.array(own).T)
         ranks = np.array([chunk.rank for chunk in self.partition.chunks])
         delay = np.concatenate(delays, axis=1)

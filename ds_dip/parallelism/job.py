@@ -63,6 +63,7 @@ class Job:
     cluster: Cluster
     loss: str = "tokens"
     _costs: dict[int, KindCosts] = field(default_factory=dict, repr=False, compare=False)
+    _memories: dict[tuple[int, int], Memory] = field(default_factory=dict, repr=False, compare=False)
     _loads: dict[tuple[str, bool], Load] = field(default_factory=dict, repr=False, compare=False)
     #: Of a module by its group's size: parameters of all layers before each one, and of all.
     _elements: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
@@ -100,10 +101,11 @@ class Job:
 
     def memory(self, tensor: int, replicas: int) -> Memory:
         """How a device in a group of ``tensor`` spends its memory among ``replicas``."""
-        cluster = self.cluster
-        return Memory(
-            bytes=cluster.memory, compute=cluster.compute, replicas=replicas, parallel=cluster.parallel(tensor)
-        )
+        if (tensor, replicas) not in self._memories:
+            cluster, parallel = self.cluster, self.cluster.parallel(tensor)
+            own = Memory(bytes=cluster.memory, compute=cluster.compute, replicas=replicas, parallel=parallel)
+            self._memories[tensor, replicas] = own
+        return self._memories[tensor, replicas]
 
     def ending(self, replicas: int) -> Ending | None:
         """What a batch ends with on ``replicas`` replicas."""

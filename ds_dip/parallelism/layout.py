@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ds_dip.models.spec import Model
 
-#: Every module on every rank (DIP), or encoders and the module with the loss on GPUs of their own (DFLOP).
-SEPARATED, DISAGGREGATED = PLACEMENTS = ("separated", "disaggregated")
+#: Every module on every rank (DIP), encoders and the module with the loss on GPUs of their own (DFLOP), or one chain of
+#: all modules cut into a run of layers a rank (Megatron-LM).
+SEPARATED, DISAGGREGATED, CONTIGUOUS = PLACEMENTS = ("separated", "disaggregated", "contiguous")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,10 +31,10 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Encoders on one mesh and the module with the loss on another, or all modules on one (``separated``).
+    """Encoders on one mesh and the module with the loss on another (``disaggregated``), or all modules on one.
 
     ``microbatches`` are those of each replica of the module with the loss. ``laps`` is K of every module in order (1
-    of modules on meshes of their own), ``strategy`` the memory strategy of every stage.
+    where they are not separated), ``strategy`` the memory strategy of every stage.
     """
 
     placement: str
@@ -58,13 +59,15 @@ class Layout:
     def key(self) -> tuple[object, ...]:
         """An order of layouts that prefers the plainest among equals."""
         return (
-            self.placement == DISAGGREGATED, self.backbone.tensor, self.backbone.pipeline, self.encoder,
+            PLACEMENTS.index(self.placement), self.backbone.tensor, self.backbone.pipeline, self.encoder,
             self.laps, self.microbatches, self.strategy,
         )  # fmt: skip
 
     def __str__(self) -> str:
         if self.placement == DISAGGREGATED:
             meshes = f"{self.encoder} + {self.backbone}"
+        elif self.placement == CONTIGUOUS:
+            meshes = str(self.backbone)
         else:
             meshes = f"{self.backbone}, K {'/'.join(map(str, self.laps))}"
         return f"{self.placement} {meshes}, {self.microbatches} microbatches, {self.strategy}"

@@ -11,9 +11,10 @@ from ds_dip.data import SampleMetadata
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Model
 from ds_dip.parallelism.job import Job
-from ds_dip.parallelism.layout import DISAGGREGATED, Layout
+from ds_dip.parallelism.layout import CONTIGUOUS, DISAGGREGATED, Layout
 from ds_dip.partition.bounds import levelled_bounds
 from ds_dip.partition.chunks import chunk_ranks, make_partition
+from ds_dip.partition.contiguous import contiguous_split
 from ds_dip.planning import assign, build_problem
 from ds_dip.planning.batch import Batch, Microbatch
 from ds_dip.planning.cut import cut, uniform
@@ -54,6 +55,9 @@ def partition_of(job: Job, layout: Layout) -> Partition:
     Bounds level the sums of each rank at the mean point. Raises PartitionError where a module has too few layers.
     """
     model = job.model
+    if layout.placement == CONTIGUOUS:
+        own = {module.name: _layer_seconds(job, layout, module.name) for module in model.modules}
+        return contiguous_split(model, layout.backbone.pipeline, own)
     chunks: list[Chunk] = []
     for names, ranks, first in _sides(model, layout):
         part = Model(
@@ -64,13 +68,7 @@ def partition_of(job: Job, layout: Layout) -> Partition:
         laps = dict(zip((module.name for module in model.modules), layout.laps, strict=True))
         counts = {name: ranks * laps[name] for name in names}
         homes = chunk_ranks(part, counts, ranks, "looped")
-        mesh = layout.meshes(model)
-        seconds = {
-            name: job.costs(mesh[name].tensor).layer_seconds(
-                name, job.mean_point(name, job.batch / (layout.microbatches * mesh[name].data))
-            )
-            for name in names
-        }
+        seconds = {name: _layer_seconds(job, layout, name) for name in names}
         bounds = levelled_bounds(seconds, homes, ranks)
         parts = {name: [stop - start for start, stop in pairwise(own)] for name, own in bounds.items()}
         found = make_partition(part, ranks, parts=parts)
@@ -78,6 +76,13 @@ def partition_of(job: Job, layout: Layout) -> Partition:
     return Partition(
         max(chunk.rank for chunk in chunks) + 1, tuple(chunks), tuple((module.name, None) for module in model.modules)
     )
+
+
+def _layer_seconds(job: Job, layout: Layout, module: str) -> list[float]:
+    """Seconds of a module's layers for the mean microbatch."""
+    mesh = layout.meshes(job.model)[module]
+    mean = job.mean_point(module, job.batch / (layout.microbatches * mesh.data))
+    return job.costs(mesh.tensor).layer_seconds(module, mean)
 
 
 def _sides(model: Model, layout: Layout) -> list[tuple[list[str], int, int]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ds_dip.costs.operators import is_reordered, runs_of
 from ds_dip.costs.strategies import stage_costs
 from ds_dip.models.partition import Chunk, Partition
-from ds_dip.models.spec import Sizes, TensorSpec
+from ds_dip.models.spec import Sizes
 from ds_dip.parallelism.job import Job
-from ds_dip.parallelism.layout import DISAGGREGATED, Layout, Mesh
+from ds_dip.parallelism.layout import DISAGGREGATED, Layout
 from ds_dip.parallelism.placing import Pipelines
 from ds_dip.partition.scoring import UnfitError
 from ds_dip.planning.batch import Batch
@@ -41,55 +41,66 @@ class _Numbered(NamedTuple):
     sizes: Sizes
 
 
+class _Largest(NamedTuple):
+    """Of every module the largest instances of a microbatch, and a number that equal ones share."""
+
+    number: int
+    of: Mapping[str, tuple[_Numbered, ...]]
+
+
+class _Held(NamedTuple):
+    """Bytes of one device: what a chunk keeps of a microbatch, the most beside that in its backward, its message."""
+
+    kept: float
+    workspace: float
+    message: int
+
+
 class Rooms:
     """Rooms of layouts; ``heaviest`` gives the heaviest batch of the data as a layout's groups run it."""
 
     def __init__(self, job: Job, heaviest: Callable[[Layout], Sequence[Batch]]) -> None:
         self.job, self._heaviest = job, heaviest
-        self._largest: dict[tuple[int, int], dict[str, tuple[_Numbered, ...]]] = {}
-        self._holds: dict[tuple[object, ...], tuple[float, float]] = {}
-        self._messages: dict[tuple[tuple[TensorSpec, ...], int], int] = {}
-        #: Keys of holds: instances are long, and they and kinds of layers are asked for again and again.
+        self._largest: dict[tuple[int, int], _Largest] = {}
+        self._holds: dict[tuple[int, str, int], _Held] = {}
+        #: Keys of holds: instances are long, and they and chunks that are alike are asked for again and again.
         self._numbers: dict[Sizes, int] = {}
-        self._kinds: dict[tuple[str, int, int, int], tuple[float, ...]] = {}
+        self._wholes: dict[tuple[tuple[int, ...], ...], int] = {}
+        self._alike: dict[tuple[object, ...], int] = {}
+        self._chunks: dict[tuple[str, int, int, int], int] = {}
 
     def of(self, layout: Layout, partition: Partition) -> Room:
         """What the ranks of a layout hold; UnfitError where they do not hold the heaviest microbatch."""
-        job, model, compute = self.job, self.job.model, self.job.cluster.compute
+        job, model = self.job, self.job.model
         own, meshes, largest = Pipelines.of(layout), layout.meshes(model), self._largest_of(layout)
         whole = own.encoders / max(1, own.encoders // own.pieces)
         state = states_of(job, layout, partition)
         each, beside, messages = ([0.0] * partition.ranks for _ in range(3))
         for chunk in partition.chunks:
-            holds = [
-                self._hold(chunk, meshes[chunk.module], layout.strategy, s, largest) for s in largest[chunk.module]
-            ]
-            kept, workspace = max(own[0] for own in holds), max(own[1] for own in holds)
-            biggest = largest[chunk.module][0]
+            mesh = meshes[chunk.module]
+            held = self._hold(chunk, mesh.tensor, layout.strategy, largest)
             parted = whole if layout.placement == DISAGGREGATED and chunk.module != model.loss_module else 1.0
-            each[chunk.rank] += kept / parted
-            beside[chunk.rank] = max(beside[chunk.rank], workspace / parted)
-            specs = model.module(chunk.module).layers[chunk.stop - 1].output
-            key = specs, biggest.number
-            if key not in self._messages:
-                self._messages[key] = max(spec.bytes(biggest.sizes, compute) for spec in specs)
-            messages[chunk.rank] = max(messages[chunk.rank], self._messages[key])
+            each[chunk.rank] += held.kept / parted
+            beside[chunk.rank] = max(beside[chunk.rank], held.workspace / parted)
+            messages[chunk.rank] = max(messages[chunk.rank], held.message)
         fits = [ANY] * partition.ranks
         every: list[float | None] = []
+        most = max(messages)
         of_rank = {chunk.rank: meshes[chunk.module] for chunk in partition.chunks}
-        for rank, held in enumerate(state):
+        for rank, own_state in enumerate(state):
             memory = job.memory(of_rank[rank].tensor, of_rank[rank].data)
-            left = memory.activations(0, held, max(messages))
+            left = memory.activations(0, own_state, most)
             every.append(left)
             if left is None:
                 continue
             assert memory.bytes is not None
             free = left - beside[rank]
             if free < each[rank] or free <= 0:
+                needed = each[rank] + beside[rank]
                 raise UnfitError(
-                    f"rank {rank} of {layout} holds {held / 1e9:.3g} GB of parameters, gradients and optimizer state, "
-                    f"and needs {(each[rank] + beside[rank]) / 1e9:.3g} GB for the heaviest microbatch of the data: "
-                    f"more than {memory.bytes / 1e9:.3g} GB"
+                    f"rank {rank} of {layout} holds {own_state / 1e9:.3g} GB of parameters, gradients and optimizer "
+                    f"state, and needs {needed / 1e9:.3g} GB for the heaviest microbatch of the data: more than "
+                    f"{memory.bytes / 1e9:.3g} GB"
                 )
             fits[rank] = min(ANY, int(free / each[rank])) if each[rank] else ANY
         if layout.placement != DISAGGREGATED:
@@ -99,51 +110,59 @@ class Rooms:
             state, tuple(every), tuple(each), tuple(beside), min(ANY, min(fits[:deep]) * sets), min(fits[deep:])
         )
 
-    def _largest_of(self, layout: Layout) -> dict[str, tuple[_Numbered, ...]]:
+    def _largest_of(self, layout: Layout) -> _Largest:
         """Of every module, the largest instances of a microbatch of the heaviest batch: see ``_largest``."""
         own = Pipelines.of(layout)
         key = own.groups, own.microbatches
         if key not in self._largest:
             every = [mb for batch in self._heaviest(layout) for mb in batch.microbatches]
-            self._largest[key] = {
+            found = {
                 module.name: tuple(
                     _Numbered(self._numbers.setdefault(sizes, len(self._numbers)), sizes)
                     for sizes in _largest([microbatch.sizes[module.name] for microbatch in every])
                 )
                 for module in self.job.model.modules
             }
+            numbers = tuple(tuple(one.number for one in each) for each in found.values())
+            self._largest[key] = _Largest(self._wholes.setdefault(numbers, len(self._wholes)), found)
         return self._largest[key]
 
-    def _hold(
-        self, chunk: Chunk, mesh: Mesh, strategy: str, own: _Numbered, largest: dict[str, tuple[_Numbered, ...]]
-    ) -> tuple[float, float]:
+    def _hold(self, chunk: Chunk, tensor: int, strategy: str, largest: _Largest) -> _Held:
+        """What a chunk holds of the largest microbatches."""
+        place = chunk.module, tensor, chunk.start, chunk.stop
+        if place not in self._chunks:
+            layers = self.job.model.module(chunk.module).layers
+            kinds = tuple(self.job.costs(tensor).kinds(chunk.module, chunk.start, chunk.stop).tolist())
+            before = layers[chunk.start - 1].output if chunk.start else None
+            alike = chunk.module, tensor, kinds, before, layers[chunk.stop - 1].output
+            self._chunks[place] = self._alike.setdefault(alike, len(self._alike))
+        key = self._chunks[place], strategy, largest.number
+        if key not in self._holds:
+            found = [self._held(chunk, tensor, strategy, own.sizes, largest) for own in largest.of[chunk.module]]
+            specs = self.job.model.module(chunk.module).layers[chunk.stop - 1].output
+            biggest = largest.of[chunk.module][0].sizes
+            message = max(spec.bytes(biggest, self.job.cluster.compute) for spec in specs)
+            self._holds[key] = _Held(max(kept for kept, _ in found), max(beside for _, beside in found), message)
+        return self._holds[key]
+
+    def _held(self, chunk: Chunk, tensor: int, strategy: str, sizes: Sizes, largest: _Largest) -> tuple[float, float]:
         """(bytes that a chunk keeps of a microbatch, the most beside that while its backward runs) of one device."""
         job, model, compute = self.job, self.job.model, self.job.cluster.compute
-        costs, parallel = job.costs(mesh.tensor), job.cluster.parallel(mesh.tensor)
-        place = chunk.module, mesh.tensor, chunk.start, chunk.stop
-        if place not in self._kinds:
-            self._kinds[place] = tuple(costs.kinds(chunk.module, chunk.start, chunk.stop).tolist())
-        sources = () if chunk.start else model.upstream(chunk.module)
-        taken = None if chunk.start else tuple(largest[source][0].number for source in sources)
-        key = mesh.tensor, chunk.module, self._kinds[place], taken, strategy, own.number
-        if key not in self._holds:
-            sizes = own.sizes
-            if chunk.start:
-                specs = model.module(chunk.module).layers[chunk.start - 1].output
-                inputs = sum(spec.bytes(sizes, compute) for spec in specs)
-            else:
-                inputs = sum(
-                    spec.bytes(largest[source][0].sizes, compute)
-                    for source in sources
-                    for spec in model.module(source).layers[-1].output
-                )
-            (found,) = stage_costs(
-                costs, model, chunk.module, chunk.start, chunk.stop, sizes, inputs=inputs / parallel.rows,
-                compute=compute, strategies=(strategy,), parallel=parallel,
-            )  # fmt: skip
-            kept = found.memory if model.backward(chunk.module) else inputs / parallel.rows
-            self._holds[key] = kept, found.workspace
-        return self._holds[key]
+        costs, parallel = job.costs(tensor), job.cluster.parallel(tensor)
+        if chunk.start:
+            specs = model.module(chunk.module).layers[chunk.start - 1].output
+            inputs = sum(spec.bytes(sizes, compute) for spec in specs)
+        else:
+            inputs = sum(
+                spec.bytes(largest.of[source][0].sizes, compute)
+                for source in model.upstream(chunk.module)
+                for spec in model.module(source).layers[-1].output
+            )
+        (found,) = stage_costs(
+            costs, model, chunk.module, chunk.start, chunk.stop, sizes, inputs=inputs / parallel.rows,
+            compute=compute, strategies=(strategy,), parallel=parallel,
+        )  # fmt: skip
+        return found.memory if model.backward(chunk.module) else inputs / parallel.rows, found.workspace
 
 
 def _largest(every: Sequence[Sizes]) -> tuple[Sizes, ...]:

@@ -95,7 +95,10 @@ class Simulator:
         self._shares: dict[tuple[str, int], float] = {}
         #: By the identity of a batch, which lives as long as its cut.
         self._rows: dict[tuple[int, str, int], tuple[npt.NDArray[np.bool_], Floats, Floats]] = {}
-        self._messages: dict[tuple[object, ...], Floats] = {}
+        self._messages: dict[tuple[int, int, int], Floats] = {}
+        #: A number of each layer's output that equal ones of a module share.
+        self._outputs: dict[tuple[str, int], int] = {}
+        self._specs: dict[tuple[object, ...], int] = {}
 
     def predict(
         self, layout: Layout, *, batches: int | None = None, every: bool = True, limit: float = inf
@@ -146,10 +149,14 @@ class Simulator:
             activations, short,
         )  # fmt: skip
 
-    def least(self, layout: Layout) -> float:
-        """Seconds that no order of the first batch's replica with most work is below; UnfitError as for ``predict``."""
-        partition = self.partition(layout)
-        return Run(self, layout, partition, self.room(layout, partition)).least(self.cut(layout, 0)[0])
+    def least(self, layout: Layout) -> tuple[float, bool]:
+        """Seconds that no order of the first batch's replica with most work is below, and whether memory may be short.
+
+        Raises UnfitError as ``predict`` does.
+        """
+        partition, batch = self.partition(layout), self.cut(layout, 0)[0]
+        run = Run(self, layout, partition, self.room(layout, partition))
+        return run.least(batch), run.may_be_full(batch)
 
     def partition(self, layout: Layout) -> Partition:
         """Where a layout's layers live."""
@@ -191,9 +198,13 @@ class Simulator:
 
     def messages(self, batch: Batch, module: str, layer: int, tensor: int) -> Floats:
         """Seconds that a layer's output takes to another rank, of every microbatch."""
-        output = self.job.model.module(module).layers[layer].output
-        key = id(batch), module, output, tensor
+        place = module, layer
+        if place not in self._outputs:
+            output = self.job.model.module(module).layers[layer].output
+            self._outputs[place] = self._specs.setdefault((module, output), len(self._specs))
+        key = id(batch), self._outputs[place], tensor
         if key not in self._messages:
+            output = self.job.model.module(module).layers[layer].output
             compute, costs = self.job.cluster.compute, self.job.costs(tensor)
             sizes = [microbatch.sizes[module] for microbatch in batch.microbatches]
             seconds = [costs.transfer(sum(spec.bytes(own, compute) for spec in output)) for own in sizes]

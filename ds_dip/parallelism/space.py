@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ds_dip.costs.parallel import check_heads
 from ds_dip.models.spec import Model
 from ds_dip.parallelism.job import Job
-from ds_dip.parallelism.layout import DISAGGREGATED, PLACEMENTS, SEPARATED, Layout, Mesh
+from ds_dip.parallelism.layout import CONTIGUOUS, DISAGGREGATED, PLACEMENTS, SEPARATED, Layout, Mesh
 
 Ints = npt.NDArray[np.int64]
 #: A batch of more stages than this is not planned while the one before it runs.
@@ -40,10 +40,11 @@ class Options:
 class Columns:
     """Layouts without K and memory strategy, one a row: the meshes' sizes and the microbatches.
 
-    ``encoder`` and ``backbone`` are (rows, 3): tensor, pipeline, data; equal where a layout is separated.
+    ``placement`` is a place in ``PLACEMENTS``. ``encoder`` and ``backbone`` are (rows, 3): tensor, pipeline, data;
+    equal where all modules are on one mesh.
     """
 
-    disaggregated: npt.NDArray[np.bool_]
+    placement: Ints
     encoder: Ints
     backbone: Ints
     microbatches: Ints
@@ -51,10 +52,20 @@ class Columns:
     def __len__(self) -> int:
         return len(self.microbatches)
 
+    @property
+    def disaggregated(self) -> npt.NDArray[np.bool_]:
+        """Which rows have two meshes."""
+        return self.of(DISAGGREGATED)
+
+    def of(self, placement: str) -> npt.NDArray[np.bool_]:
+        """Which rows have a placement."""
+        found: npt.NDArray[np.bool_] = self.placement == PLACEMENTS.index(placement)
+        return found
+
     def layout(self, row: int, laps: tuple[int, ...], strategy: str) -> Layout:
         """One row with K and a memory strategy."""
         return Layout(
-            DISAGGREGATED if self.disaggregated[row] else SEPARATED,
+            PLACEMENTS[self.placement[row]],
             Mesh(*self.encoder[row].tolist()),
             Mesh(*self.backbone[row].tolist()),
             int(self.microbatches[row]),
@@ -64,44 +75,47 @@ class Columns:
 
     def take(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Columns:
         """Some of the rows."""
-        return Columns(self.disaggregated[rows], self.encoder[rows], self.backbone[rows], self.microbatches[rows])
+        return Columns(self.placement[rows], self.encoder[rows], self.backbone[rows], self.microbatches[rows])
 
 
 def columns(job: Job, options: Options) -> Columns:
     """All layouts: meshes whose GPUs are all of the cluster's, and microbatches that divide a replica's samples.
 
     A tensor-parallel group lies in one node, its size divides the node's GPUs and every module's heads; a module has
-    a layer for each of its ranks; replicas of the module with the loss divide the global batch, as DeepSpeed's batch
-    size does.
+    a layer for each of its ranks, a contiguous chain for each of several; replicas of the module with the loss divide
+    the global batch, as DeepSpeed's batch size does.
     """
     most_tensor, per_node = options.most_tensor, job.cluster.per_node
     model, gpus = job.model, job.cluster.gpus
     last, encoders = model.modules[-1], model.modules[:-1]
     found: list[tuple[int, ...]] = []
-    if SEPARATED in options.placements:
-        most = min(len(module.layers) for module in model.modules)
-        tensors = tensor_sizes(model, [m.name for m in model.modules], per_node, most_tensor)
-        for mesh in _meshes(gpus, tensors, most, job.batch):
-            if job.batch % mesh[2] == 0:
-                found += [(0, *mesh, *mesh, own) for own in _microbatches(job, mesh, mesh, options)]
+    tensors = tensor_sizes(model, [m.name for m in model.modules], per_node, most_tensor)
+    counts = [len(module.layers) for module in model.modules]
+    # A chain on one rank is separated, and so is that of one module.
+    for placement, least, most in ((SEPARATED, 1, min(counts)), (CONTIGUOUS, 2, sum(counts) if encoders else 0)):
+        for mesh in _meshes(gpus, tensors, most, job.batch) if placement in options.placements else ():
+            if mesh[1] >= least and job.batch % mesh[2] == 0:
+                kind = PLACEMENTS.index(placement)
+                found += [(kind, *mesh, *mesh, own) for own in _microbatches(job, mesh, mesh, options)]
     if DISAGGREGATED in options.placements and encoders:
         before = tensor_sizes(model, [module.name for module in encoders], per_node, most_tensor)
         behind = tensor_sizes(model, [last.name], per_node, most_tensor)
         shallow = min(len(module.layers) for module in encoders)
+        apart = PLACEMENTS.index(DISAGGREGATED)
         parts = {own: list(_meshes(own, before, shallow, job.batch)) for own in range(1, gpus)}
         for own in range(1, gpus):
             for mesh in _meshes(own, behind, len(last.layers), job.batch):
                 if job.batch % mesh[2] == 0:
                     for other in parts[gpus - own]:
-                        found += [(1, *other, *mesh, m) for m in _microbatches(job, other, mesh, options)]
+                        found += [(apart, *other, *mesh, m) for m in _microbatches(job, other, mesh, options)]
     table = np.array(found, dtype=np.int64).reshape(-1, 8)
-    return Columns(table[:, 0] == 1, table[:, 1:4], table[:, 4:7], table[:, 7])
+    return Columns(table[:, 0], table[:, 1:4], table[:, 4:7], table[:, 7])
 
 
 def laps(job: Job, layout: Layout, options: Options) -> Iterator[tuple[int, ...]]:
     """K of every module in order, the plainest first: more than 1 where all modules share several ranks."""
     modules, ranks = job.model.modules, layout.backbone.pipeline
-    if layout.placement == DISAGGREGATED or ranks == 1:
+    if layout.placement != SEPARATED or ranks == 1:
         yield (1,) * len(modules)
         return
     yield from product(*(range(1, min(options.most_laps, len(m.layers) // ranks) + 1) for m in modules))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from ds_dip.models.partition import PartitionError
 
@@ -22,6 +23,22 @@ def even_bounds(layers: int, chunks: int) -> tuple[int, ...]:
     return tuple(chunk * layers // chunks for chunk in range(chunks + 1))
 
 
+def bottlenecks(seconds: Sequence[float], most: int) -> tuple[float, ...]:
+    """The least largest sum of 1, 2, ... ``most`` non-empty runs of consecutive layers.
+
+    Raises PartitionError for more chunks than layers.
+    """
+    layers = len(seconds)
+    _check(layers, most)
+    own, worst = _runs(seconds), np.full(layers + 1, np.inf)
+    worst[0] = 0.0
+    found = []
+    for _ in range(most):
+        worst = np.maximum(worst[:, None], own).min(axis=0)
+        found.append(float(worst[layers]))
+    return tuple(found)
+
+
 def bottleneck_bounds(seconds: Sequence[float], chunks: int) -> tuple[int, ...]:
     """Bounds of ``chunks`` non-empty runs of consecutive layers with the least largest sum.
 
@@ -29,17 +46,9 @@ def bottleneck_bounds(seconds: Sequence[float], chunks: int) -> tuple[int, ...]:
     Exact, by a dynamic program of O(chunks * layers^2). Raises PartitionError for more chunks than layers.
     """
     layers = len(seconds)
-    _check(layers, chunks)
-    before = np.concatenate(([0.0], np.cumsum(np.asarray(seconds, dtype=np.float64))))
-    #: own[i, j]: the sum of the layers i to j (exclusive); none of at most 0 layers.
-    own = before[None, :] - before[:, None]
-    own[np.tril_indices(layers + 1)] = np.inf
-
-    worst = np.full(layers + 1, np.inf)
-    worst[0] = 0.0
-    for _ in range(chunks):
-        worst = np.maximum(worst[:, None], own).min(axis=0)
-    squares = np.where(own <= worst[layers] * (1 + 1e-9), own * own, np.inf)
+    own = _runs(seconds)
+    least = bottlenecks(seconds, chunks)[-1]
+    squares = np.where(own <= least * (1 + 1e-9), own * own, np.inf)
 
     even = np.full(layers + 1, np.inf)
     even[0] = 0.0
@@ -115,6 +124,14 @@ def _shift(seconds: Sequence[float], cuts: Sequence[int], place: int, step: int)
     if step < 0:
         return seconds[cuts[place] - 1], place - 1, place
     return seconds[cuts[place]], place, place - 1
+
+
+def _runs(seconds: Sequence[float]) -> npt.NDArray[np.float64]:
+    """At (i, j) the sum of the layers i to j (exclusive); infinite for at most 0 layers."""
+    before = np.concatenate(([0.0], np.cumsum(np.asarray(seconds, dtype=np.float64))))
+    own: npt.NDArray[np.float64] = before[None, :] - before[:, None]
+    own[np.tril_indices(len(seconds) + 1)] = np.inf
+    return own
 
 
 def _check(layers: int, chunks: int) -> None:

@@ -12,13 +12,14 @@ from ds_dip.models.parameters import parameters
 from ds_dip.models.partition import Partition, PartitionError
 from ds_dip.partition.bounds import bottleneck_bounds
 from ds_dip.partition.chunks import make_partition
+from ds_dip.partition.contiguous import contiguous_split
 from ds_dip.partition.rule import rule_partition
 from ds_dip.partition.scoring import UnfitError
 from ds_dip.partition.search import search
 from ds_dip.partition.space import SearchOptions
 from ds_dip.planner.ordering import schedulers
 from ds_dip.reproduction.cases import Case
-from ds_dip.reproduction.splits import contiguous_split, interleaved_split
+from ds_dip.reproduction.splits import interleaved_split
 from ds_dip.scheduling import (
     BaselineError,
     InfeasibleError,

@@ -1,9 +1,9 @@
-"""Partitions of systems that know one chain of layers: all modules one after the other, cut into chunks or stages."""
+"""Partitions of systems that know one chain of layers: all modules one after the other, cut into interleaved chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from ds_dip.models.partition import Chunk, Partition, PartitionError, check_partition
 from ds_dip.models.spec import Model
@@ -38,31 +38,11 @@ def interleaved_split(model: Model, ranks: int, laps: int, weights: Weights) -> 
         for index, (start, stop) in enumerate(pairwise(bottleneck_bounds(weights[name], counts[name]))):
             chunks.append(Chunk(name, index, index // ranks, (placed + index) % ranks, start, stop))
         placed += counts[name]
-    return _checked(model, ranks, chunks)
-
-
-def contiguous_split(model: Model, ranks: int, weights: Weights) -> Partition:
-    """One stage a rank: the whole chain in P runs of layers with the least largest sum of ``weights``.
-
-    A stage may hold the end of one module and the beginning of the next, as two chunks.
-    """
-    names = [module.name for module in model.modules]
-    starts = (0, *accumulate(len(weights[name]) for name in names))
-    bounds = bottleneck_bounds([weight for name in names for weight in weights[name]], ranks)
-    chunks = []
-    for name, (first, last) in zip(names, pairwise(starts), strict=True):
-        cuts = [(rank, max(a, first), min(b, last)) for rank, (a, b) in enumerate(pairwise(bounds))]
-        own = [(rank, a, b) for rank, a, b in cuts if a < b]
-        chunks += [Chunk(name, index, 0, rank, a - first, b - first) for index, (rank, a, b) in enumerate(own)]
-    return _checked(model, ranks, chunks)
+    partition = Partition(ranks, tuple(chunks), tuple((name, None) for name in names))
+    check_partition(model, partition)
+    return partition
 
 
 def _largest(weights: Sequence[float], count: int) -> float:
     bounds = bottleneck_bounds(weights, count)
     return max(sum(weights[start:stop]) for start, stop in pairwise(bounds))
-
-
-def _checked(model: Model, ranks: int, chunks: Sequence[Chunk]) -> Partition:
-    partition = Partition(ranks, tuple(chunks), tuple((module.name, None) for module in model.modules))
-    check_partition(model, partition)
-    return partition

@@ -16,8 +16,8 @@ from ds_dip.parallelism import DISAGGREGATED, SEPARATED, Job, Layout, Prediction
 from ds_dip.parallelism.optimizer import Effort, LayoutError
 from ds_dip.parallelism.placing import partition_of
 from ds_dip.parallelism.space import Options, columns
+from ds_dip.partition.contiguous import contiguous_split
 from ds_dip.partition.scoring import Scheduler, UnfitError
-from ds_dip.reproduction.splits import contiguous_split
 
 #: Layouts of a baseline's grid that memory holds and that are simulated, the most promising first.
 _GRID = 48
@@ -75,7 +75,7 @@ def systems(
     Baselines have one TP, PP and DP for all modules, tuned by a grid, take samples in turn and run 1F1B. ``optimizer``
     runs its layout so, ``scheduler`` balances samples on the Megatron-like layout, ``dflop`` does both. ``dip`` runs
     every module on all ranks in laps, orders each batch, and takes samples in turn; ``both`` balances samples, orders
-    each batch, and chooses either placement by scheduled batches. ``options`` bound what is chosen from.
+    each batch, and chooses any placement by scheduled batches. ``options`` bound what is chosen from.
     """
     options = options or Options()
     steps = range(effort.batches + effort.held_out)
