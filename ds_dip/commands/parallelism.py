@@ -54,7 +54,7 @@ _OPTIMIZER = {"type": "AdamW", "params": {"lr": 1e-4}}
 @click.option("--placement", type=click.Choice(_PLACEMENTS), help="Look at one placement only.")
 @click.option("--most-tensor", type=COUNT, help="Largest tensor-parallel degree.")
 @click.option("--most-laps", type=COUNT, default=4, show_default=True, help="Largest K.")
-@click.option("--pool", type=COUNT, default=30, show_default=True, help="Layouts of each placement to simulate first.")
+@click.option("--pool", type=COUNT, default=20, show_default=True, help="Layouts of each placement to simulate first.")
 @click.option("--batches", type=COUNT, default=3, show_default=True, help="Sample batches to search by.")
 @click.option("--held-out", type=COUNT, default=4, show_default=True, help="Other batches, to rank the best by.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Draws the batches.")

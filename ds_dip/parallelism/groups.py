@@ -185,18 +185,30 @@ class Run:
 
     def _seconds(self, batch: Batch) -> tuple[Floats, Floats, Floats]:
         """(microbatches, stages) seconds of forwards, backwards, and messages behind; -1 where there is no stage."""
+        forward, backward, delay = self.simulator.remembered(self.layout, batch, self._plain)
+        if self.layout.strategy == STRATEGIES[0]:
+            return forward, backward, delay
+        more = []
+        for name, kinds in self.kinds.items():
+            tensor = self.meshes[name].tensor
+            _, _, each = self.simulator.rows(batch, name, tensor)
+            again = self.simulator.again(name, self.layout.strategy, tensor)
+            more.append(each[:, 0] @ (kinds * again).T / self._parted(name))
+        return forward, np.where(backward < 0.0, backward, backward + np.concatenate(more, axis=1)), delay
+
+    def _parted(self, module: str) -> float:
+        """Encoder replicas that share a microbatch of a module."""
+        return self.own.encoders / self.sets if self.apart and module != self.last else 1.0
+
+    def _plain(self, batch: Batch) -> tuple[Floats, Floats, Floats]:
+        """The same where nothing is computed again."""
         model = self.job.model
         forwards, backwards, delays = [], [], []
         for module in model.modules:
             name, chunks, kinds = module.name, self.chunks[module.name], self.kinds[module.name]
-            tensor = self.meshes[name].tensor
-            parted = self.own.encoders / self.sets if self.apart and name != self.last else 1.0
+            tensor, parted = self.meshes[name].tensor, self._parted(name)
             there, base, each = self.simulator.rows(batch, name, tensor)
-            layers = each[:, 0] @ kinds.T
-            forward, backward = base[:, :1] + layers / parted, base[:, 1:2] + each[:, 1] @ kinds.T / parted
-            if self.layout.strategy != STRATEGIES[0]:
-                again = self.simulator.again(name, self.layout.strategy, tensor)
-                backward += each[:, 0] @ (kinds * again).T / parted
+            forward, backward = (base[:, k : k + 1] + each[:, k] @ kinds.T / parted for k in (0, 1))
             forwards.append(np.where(there, forward, -1.0))
             backwards.append(np.where(there, backward if model.backward(name) else -1.0, -1.0))
             own = [self.simulator.messages(batch, name, chunk.stop - 1, tensor) for chunk in chunks]

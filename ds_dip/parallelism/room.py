@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ds_dip.costs.operators import is_reordered, runs_of
-from ds_dip.costs.strategies import stage_costs
+from ds_dip.costs.strategies import STRATEGIES, stage_costs
 from ds_dip.models.partition import Chunk, Partition
 from ds_dip.models.spec import Sizes
 from ds_dip.parallelism.job import Job
@@ -62,7 +62,7 @@ class Rooms:
     def __init__(self, job: Job, heaviest: Callable[[Layout], Sequence[Batch]]) -> None:
         self.job, self._heaviest = job, heaviest
         self._largest: dict[tuple[int, int], _Largest] = {}
-        self._holds: dict[tuple[int, str, int], _Held] = {}
+        self._holds: dict[tuple[int, int], Mapping[str, _Held]] = {}
         #: Keys of holds: instances are long, and they and chunks that are alike are asked for again and again.
         self._numbers: dict[Sizes, int] = {}
         self._wholes: dict[tuple[tuple[int, ...], ...], int] = {}
@@ -136,17 +136,20 @@ class Rooms:
             before = layers[chunk.start - 1].output if chunk.start else None
             alike = chunk.module, tensor, kinds, before, layers[chunk.stop - 1].output
             self._chunks[place] = self._alike.setdefault(alike, len(self._alike))
-        key = self._chunks[place], strategy, largest.number
+        key = self._chunks[place], largest.number
         if key not in self._holds:
-            found = [self._held(chunk, tensor, strategy, own.sizes, largest) for own in largest.of[chunk.module]]
+            every = [self._costs(chunk, tensor, own.sizes, largest) for own in largest.of[chunk.module]]
             specs = self.job.model.module(chunk.module).layers[chunk.stop - 1].output
             biggest = largest.of[chunk.module][0].sizes
             message = max(spec.bytes(biggest, self.job.cluster.compute) for spec in specs)
-            self._holds[key] = _Held(max(kept for kept, _ in found), max(beside for _, beside in found), message)
-        return self._holds[key]
+            self._holds[key] = {
+                name: _Held(max(kept for kept, _ in found), max(beside for _, beside in found), message)
+                for name, found in zip(STRATEGIES, zip(*every, strict=True), strict=True)
+            }
+        return self._holds[key][strategy]
 
-    def _held(self, chunk: Chunk, tensor: int, strategy: str, sizes: Sizes, largest: _Largest) -> tuple[float, float]:
-        """(bytes that a chunk keeps of a microbatch, the most beside that while its backward runs) of one device."""
+    def _costs(self, chunk: Chunk, tensor: int, sizes: Sizes, largest: _Largest) -> list[tuple[float, float]]:
+        """By memory strategy: (bytes that a chunk keeps of a microbatch, the most beside that in its backward)."""
         job, model, compute = self.job, self.job.model, self.job.cluster.compute
         costs, parallel = job.costs(tensor), job.cluster.parallel(tensor)
         if chunk.start:
@@ -158,11 +161,12 @@ class Rooms:
                 for source in model.upstream(chunk.module)
                 for spec in model.module(source).layers[-1].output
             )
-        (found,) = stage_costs(
+        found = stage_costs(
             costs, model, chunk.module, chunk.start, chunk.stop, sizes, inputs=inputs / parallel.rows,
-            compute=compute, strategies=(strategy,), parallel=parallel,
+            compute=compute, strategies=STRATEGIES, parallel=parallel,
         )  # fmt: skip
-        return found.memory if model.backward(chunk.module) else inputs / parallel.rows, found.workspace
+        trained = model.backward(chunk.module)
+        return [(own.memory if trained else inputs / parallel.rows, own.workspace) for own in found]
 
 
 def _largest(every: Sequence[Sizes]) -> tuple[Sizes, ...]:

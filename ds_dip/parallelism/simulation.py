@@ -7,7 +7,7 @@ one. It leaves out what only a run's planner has: cutting instances further, oth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum, inf
 
 import numpy as np
@@ -96,6 +96,8 @@ class Simulator:
         #: By the identity of a batch, which lives as long as its cut.
         self._rows: dict[tuple[int, str, int], tuple[npt.NDArray[np.bool_], Floats, Floats]] = {}
         self._messages: dict[tuple[int, int, int], Floats] = {}
+        #: Of the layout that was looked at last, what its batches take: memory strategies follow each other.
+        self._last: tuple[Layout | None, dict[int, tuple[Floats, Floats, Floats]]] = None, {}
         #: A number of each layer's output that equal ones of a module share.
         self._outputs: dict[tuple[str, int], int] = {}
         self._specs: dict[tuple[object, ...], int] = {}
@@ -114,23 +116,20 @@ class Simulator:
         partition = self.partition(layout)
         room = self.room(layout, partition)
         run = Run(self, layout, partition, room)
+        cuts = [self.cut(layout, step)[: None if every else 1] for step in range(number)]
+        # Bounds take a fraction of the schedules' time.
+        least = [max(map(run.least, groups)) for groups in cuts]
+        if fsum(least) >= limit * number:
+            return None
         makespans: list[float] = []
         parts: list[Parts] = []
-        work = span = bound = 0.0
+        work = span = 0.0
         short = False
-        for step in range(number):
-            groups = self.cut(layout, step)
-            groups = groups if every else groups[:1]
-            left = limit * number - fsum(makespans)
-            # The bound takes a fraction of the schedule's time.
-            least = max(map(run.least, groups))
-            if least >= left:
-                return None
-            bound += least / number
+        for step, groups in enumerate(cuts):
             found = [run.group(batch) for batch in groups]
             slowest, mean = max(own.makespan for own in found), fsum(own.makespan for own in found) / len(found)
             makespans.append(slowest)
-            if fsum(makespans) >= limit * number:
+            if fsum([*makespans, *least[step + 1 :]]) >= limit * number:
                 return None
             busy, ending = (fsum(getattr(own, n) for own in found) / len(found) for n in ("work", "ending"))
             parts.append(Parts(busy, mean - busy - ending, ending, slowest - mean))
@@ -144,10 +143,10 @@ class Simulator:
         else:
             activations = run.most(heaviest)
         each = [fsum(getattr(own, name) for own in parts) / number for name in Parts.__slots__]
+        bound, bubble = fsum(least) / number, 1 - work / span if span else 0.0
         return Prediction(
-            layout, partition, tuple(makespans), bound, Parts(*each), 1 - work / span if span else 0.0, room.state,
-            activations, short,
-        )  # fmt: skip
+            layout, partition, tuple(makespans), bound, Parts(*each), bubble, room.state, activations, short
+        )
 
     def least(self, layout: Layout) -> tuple[float, bool]:
         """Seconds that no order of the first batch's replica with most work is below, and whether memory may be short.
@@ -181,6 +180,17 @@ class Simulator:
 
             self._cuts[key] = tuple(sorted(found, key=most))
         return self._cuts[key]
+
+    def remembered(
+        self, layout: Layout, batch: Batch, make: Callable[[Batch], tuple[Floats, Floats, Floats]]
+    ) -> tuple[Floats, Floats, Floats]:
+        """What ``make`` says of a batch, once for all memory strategies of a layout that follow each other."""
+        plain = replace(layout, strategy=STRATEGIES[0])
+        if self._last[0] != plain:
+            self._last = plain, {}
+        if id(batch) not in self._last[1]:
+            self._last[1][id(batch)] = make(batch)
+        return self._last[1][id(batch)]
 
     def room(self, layout: Layout, partition: Partition) -> Room:
         """What the ranks of a layout hold; UnfitError where they do not hold the heaviest microbatch."""

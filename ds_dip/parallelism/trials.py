@@ -26,7 +26,7 @@ class Effort:
     microbatches in turn; ``fixed``, ranks run 1F1B.
     """
 
-    pool: int = 30
+    pool: int = 20
     batches: int = 3
     held_out: int = 4
     shown: int = 10
