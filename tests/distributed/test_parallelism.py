@@ -7,6 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from ds_dip.cli import cli
@@ -16,7 +17,8 @@ from tests.distributed.ranks import EXTENSIONS, PORT, ROOT
 from tests.distributed.test_main_job import MODEL, SCRIPT, TOOLS
 
 
-def test_a_chosen_layout_trains_on_two_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("placement", ["separated", "contiguous"])
+def test_a_chosen_layout_trains_on_two_ranks(tmp_path: Path, placement: str) -> None:
     model, profile, out = tmp_path / "model.json", tmp_path / "profile.jsonl", tmp_path / "chosen"
     model.write_text(json.dumps(MODEL))
     dataset = Digits(64, merge=4)
@@ -24,7 +26,7 @@ def test_a_chosen_layout_trains_on_two_ranks(tmp_path: Path) -> None:
     device = ROOT / "profiling" / "devices" / "h800.json"
     given = ["--model", str(model), "--data-profile", str(profile), "--device", str(device), "--compute", "float32"]
     given += ["--gpus", "2", "--gpus-per-node", "2", "--global-batch", "8", "--out", str(out), "--memory-gb", "1"]
-    given += ["--placement", "separated", "--most-tensor", "1", "--pool", "4", "--batches", "1", "--held-out", "1"]
+    given += ["--placement", placement, "--most-tensor", "1", "--pool", "4", "--batches", "1", "--held-out", "1"]
     chosen = CliRunner().invoke(cli, ["parallelism", *given])
     assert chosen.exit_code == 0, chosen.output
     mesh = json.loads((out / "layouts.json").read_text())["candidates"][0]["backbone"]
