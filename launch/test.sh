@@ -15,8 +15,8 @@ if [[ "${1:-}" == --nightly ]]; then
 fi
 
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-# The port of tests/distributed/ranks.py: a run that is cut short leaves buffers named after it.
-trap 'remove_buffers "${DS_DIP_TEST_PORT:-29617}"' EXIT
+# The ports of tests/distributed/ranks.py: a run that is cut short leaves buffers named after them.
+trap 'for n in {0..9}; do remove_buffers "$((${DS_DIP_TEST_PORT:-29617} + n))"; done' EXIT
 
 ruff check .
 ruff format --check .

@@ -9,7 +9,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,8 +24,10 @@ from deepspeed import comm as dist
 import ds_dip
 from ds_dip.data import DatasetReference
 from ds_dip.data.digits import Digits
-from tests.distributed.failures import DIGITS, Case, end, engine_of, preload, start
-from tests.distributed.ranks import PORT
+from tests.distributed.failures import DIGITS, engine_of
+from tests.distributed.forking import preload
+from tests.distributed.jobs import Case, Job, Jobs
+from tests.distributed.ranks import PORT, PORTS
 
 WORLD = 2
 #: Seconds that a plan is waited for.
@@ -305,20 +306,25 @@ CASES: dict[str, Case] = {
 }
 
 
-def run_case(case: str, folder: Path) -> Any:
-    """A case's outcome; of two jobs at once, both."""
-    if case == "two jobs":
-        folders = [folder.with_name(f"{case} {number}") for number in (1, 2)]
-        jobs = [start(CASES[case], own, WORLD, port) for own, port in zip(folders, (PORT, free_port()), strict=True)]
-        return [end(job, own) for job, own in zip(jobs, folders, strict=True)]
-    if not case.startswith("store"):
-        return end(start(CASES[case], folder, WORLD), folder)
+#: Cases in which a rank is waited for, beside which the next one may start.
+WAITING = ("interrupted",)
+
+
+def two_jobs(folder: Path) -> list[dict[str, Any]]:
+    """The outcomes of two jobs at once."""
+    case, folders = CASES["two jobs"], [folder.with_name(f"{folder.name} {number}") for number in (1, 2)]
+    jobs = [Job(case, own, WORLD, port) for own, port in zip(folders, PORTS, strict=False)]
+    return [job.end() for job in jobs]
+
+
+def with_holder(case: str, folder: Path) -> dict[str, Any]:
+    """The outcome of a case whose store another process holds."""
     holder, parent = hold_store(PORT), os.getpid()
     folder.mkdir()
     (folder / "store").write_text(str(holder))
     os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
     try:
-        return end(start(CASES[case], folder, WORLD), folder)
+        return Job(CASES[case], folder, WORLD, PORT).end()
     finally:
         if os.getpid() == parent:  # and no rank, which leaves by the same way
             del os.environ["TORCHELASTIC_USE_AGENT_STORE"], os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -326,20 +332,18 @@ def run_case(case: str, folder: Path) -> Any:
             os.waitpid(holder, 0)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def main() -> None:
     folder = Path(sys.argv[1])
     preload()
-    for case in sys.argv[2:] or CASES:
-        began = time.monotonic()
-        outcome = run_case(case, folder / case)
-        seconds = time.monotonic() - began
-        (folder / f"{case}.json").write_text(json.dumps({"outcome": outcome, "seconds": seconds}))
+    jobs = Jobs(folder)
+    for name in sys.argv[2:] or CASES:
+        if name == "two jobs" or name.startswith("store"):
+            jobs.end()
+            outcome = two_jobs(folder / name) if name == "two jobs" else with_holder(name, folder / name)
+            (folder / f"{name}.json").write_text(json.dumps(outcome))
+        else:
+            jobs.run(name, CASES[name], WORLD, whole=name not in WAITING)
+    jobs.end()
 
 
 if __name__ == "__main__":
