@@ -26,8 +26,9 @@ if [[ $# -gt 0 ]]; then
     pytest ${selection[@]+"${selection[@]}"} "$@"
     exit
 fi
-# Tests of one process share the cores, file by file; those that start ranks have them for themselves.
+# Tests of one process share the cores, file by file, one file more than cores since many wait for processes; those that
+# start ranks have them for themselves.
 status=0
-pytest ${selection[@]+"${selection[@]}"} --ignore tests/distributed -n 2 --dist loadfile || status=$?
+pytest ${selection[@]+"${selection[@]}"} --ignore tests/distributed -n 3 --dist loadfile || status=$?
 pytest ${selection[@]+"${selection[@]}"} tests/distributed || status=$?
 exit "$status"

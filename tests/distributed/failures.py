@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import deepspeed
-import numpy as np
 import torch
 from deepspeed import comm as dist
 from torch.distributed import distributed_c10d
 
 import ds_dip
 from ds_dip.data import DatasetReference
-from ds_dip.data.digits import Digits
 from ds_dip.models.config import load_model
 from tests.distributed.forking import preload
 from tests.distributed.jobs import Case, Jobs
@@ -30,40 +28,6 @@ WORLD = 3
 #: Seconds that a rank of these jobs waits for another one.
 RANK_S = 4.0
 DIGITS = DatasetReference("ds_dip.data.digits:Digits", {"samples": 64, "merge": 4})
-
-
-class Faulty(Digits):
-    """The digits, of which one sample is not as its metadata says; or the dataset ends early."""
-
-    def __init__(self, fault: str, **options: Any) -> None:
-        super().__init__(**options)
-        self.fault = fault
-
-    def metadata(self, index: int) -> Any:
-        if self.fault == "ends" and index >= 20:
-            raise IndexError(f"index {index} is beyond the end")
-        if self.fault == "metadata":
-            raise OSError(5, "Input/output error")
-        metadata = super().metadata(index)
-        if self.fault == "unsupervised":
-            return type(metadata)(metadata.id, metadata.modules, 0, metadata.merged)
-        return metadata
-
-    def load(self, sample: str, fields: Any) -> Any:
-        loaded = super().load(sample, fields)
-        if self.fault == "raises" and "pixels" in fields:
-            raise OSError(5, "Input/output error")
-        if self.fault == "stops" and "labels" in fields:
-            raise StopIteration
-        if self.fault == "width" and "pixels" in fields:
-            return {**loaded, "pixels": [np.pad(array, ((0, 0), (0, 1))) for array in loaded["pixels"]]}
-        if self.fault == "sizes" and "pixels" in fields:
-            return {**loaded, "pixels": [array[:-1] for array in loaded["pixels"]]}
-        if self.fault == "vocabulary" and "tokens" in fields:
-            return {**loaded, "tokens": [array + 1000 for array in loaded["tokens"]]}
-        if self.fault == "dtype" and "tokens" in fields:
-            return {**loaded, "tokens": [array.astype(np.float32) for array in loaded["tokens"]]}
-        return loaded
 
 
 def model_of(path: Path, vision: int = 4) -> Any:
@@ -102,7 +66,7 @@ def engine_of(
         ds_dip.token_cross_entropy,
     )
     if fault:
-        data = DatasetReference("tests.distributed.failures:Faulty", {**DIGITS.options, "fault": fault})
+        data = DatasetReference("tests.distributed.datasets:Faulty", {**DIGITS.options, "fault": fault})
     return ds_dip.initialize(model=module, training_data=data, config=config)[0]
 
 

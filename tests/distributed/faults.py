@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -23,19 +22,15 @@ from deepspeed import comm as dist
 
 import ds_dip
 from ds_dip.data import DatasetReference
-from ds_dip.data.digits import Digits
+from tests.distributed.datasets import DEADLINE_S, TROUBLES
 from tests.distributed.failures import DIGITS, engine_of
 from tests.distributed.forking import preload
 from tests.distributed.jobs import Case, Job, Jobs
 from tests.distributed.ranks import PORT, PORTS
 
 WORLD = 2
-#: Seconds that a plan is waited for.
-DEADLINE_S = 0.3
 #: Steps under each of a planner's troubles, and after it.
 DURING, AFTER = 4, 3
-#: A planner's troubles; the first two are done to it from outside.
-TROUBLES = ("killed", "stopped", "slow", "garbage", "memory", "ended by the system")
 STEPS = 2 + len(TROUBLES) * (DURING + AFTER)
 #: Seconds that a rank is stopped for, and that others wait for one.
 SLOW_S, RANK_S = 1.5, 8.0
@@ -44,49 +39,13 @@ FIXED: dict[str, Any] = {"schedule": "1f1b", "timeouts": {"rank_s": RANK_S, "pla
 PLANNED: dict[str, Any] = {**FIXED, "planner": {"enabled": True, "deadline_s": DEADLINE_S, "restart_limit": 20}}
 
 
-class Troubled(Digits):
-    """The digits, whose metadata bring a planner's process into whatever trouble a file in ``folder`` names."""
-
-    def __init__(self, folder: str, **options: Any) -> None:
-        super().__init__(**options)
-        planner = Path(sys.argv[0]).parts[-2:] == ("planner", "__main__.py")
-        self.folder = Path(folder) if planner else None
-
-    def metadata(self, index: int) -> Any:
-        trouble = next((t for t in TROUBLES if self.folder and (self.folder / t).exists()), None)
-        if trouble == "slow":
-            time.sleep(2 * DEADLINE_S)
-        elif trouble == "garbage":
-            os.write(int(sys.argv[1]), bytes(range(255, 0, -1)))
-            time.sleep(60)
-        elif trouble == "memory":
-            devour()
-        elif trouble == "ended by the system":  # as the kernel ends what takes the last memory
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().metadata(index)
-
-
-def devour() -> None:
-    """Allocate until there is no memory."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, before[1]))
-    try:
-        hoard = []
-        while True:
-            hoard.append(bytearray(2**22))
-    finally:
-        del hoard
-        resource.setrlimit(resource.RLIMIT_AS, before)
-
-
 def write(folder: Path, name: str, document: Any) -> None:
     (folder / f"{name}-{os.environ['RANK']}.json").write_text(json.dumps(document))
 
 
 def troubled_planner(folder: Path, _: str) -> None:
     """All of a planner's troubles in one run; the first rank tells what each did to it."""
-    data = DatasetReference("tests.distributed.faults:Troubled", {**DIGITS.options, "folder": str(folder)})
+    data = DatasetReference("tests.distributed.datasets:Troubled", {**DIGITS.options, "folder": str(folder)})
     losses, told = [], {}
     with suspended(engine_of(folder, **FIXED)) as engine:
         write(folder, "undisturbed", [float(engine.train_batch()) for _ in range(STEPS)])

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from ds_dip.partition.checkpoint import check_contents, check_files, read_manifest, resolve
-from tests.distributed.faults import AFTER, DEADLINE_S, DURING, RANK_S, SLOW_S, STEPS, TROUBLES, WORLD
+from tests.distributed.datasets import DEADLINE_S, TROUBLES
+from tests.distributed.faults import AFTER, DURING, RANK_S, SLOW_S, STEPS, WORLD
 from tests.distributed.ranks import PORT, run_ranks
 
 DEFAULT = ("troubled planner", "interrupted", "resumed", "one rank terminated")
