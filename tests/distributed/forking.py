@@ -32,6 +32,7 @@ class Forker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.distributed.forking"],
             cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            bufsize=0,  # an answer that is read ahead is one that select() does not see
         )  # fmt: skip
         self._rank = 0
         self._code: int | None = 0
@@ -42,7 +43,6 @@ class Forker:
         job = {"module": module, "arguments": arguments, "environment": environment, "log": str(log)}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
-        self._process.stdin.flush()
         self._code, self._rank = None, self._answer()
 
     def poll(self, seconds: float = 0.0) -> int | None:
