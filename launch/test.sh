@@ -15,8 +15,8 @@ if [[ "${1:-}" == --nightly ]]; then
 fi
 
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-# The port of tests/distributed/ranks.py: a run that is cut short leaves buffers named after it.
-trap 'remove_buffers "${DS_DIP_TEST_PORT:-29617}"' EXIT
+# The ports of tests/distributed/ranks.py: a run that is cut short leaves buffers named after them.
+trap 'for n in {0..9}; do remove_buffers "$((${DS_DIP_TEST_PORT:-29617} + n))"; done' EXIT
 
 ruff check .
 ruff format --check .
@@ -26,8 +26,9 @@ if [[ $# -gt 0 ]]; then
     pytest ${selection[@]+"${selection[@]}"} "$@"
     exit
 fi
-# Tests of one process share the cores, file by file; those that start ranks have them for themselves.
+# Tests of one process share the cores, file by file, one file more than cores since many wait for processes; those that
+# start ranks have them for themselves.
 status=0
-pytest ${selection[@]+"${selection[@]}"} --ignore tests/distributed -n 2 --dist loadfile || status=$?
+pytest ${selection[@]+"${selection[@]}"} --ignore tests/distributed -n 3 --dist loadfile || status=$?
 pytest ${selection[@]+"${selection[@]}"} tests/distributed || status=$?
 exit "$status"

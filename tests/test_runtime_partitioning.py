@@ -101,7 +101,7 @@ def test_a_configured_placement_is_kept() -> None:
 
 
 def test_profile_keeps_within_the_configured_memory(cache: Path) -> None:
-    profiled({"memory_gb": 0.008})
+    profiled({"memory_gb": 0.008, "laps": {"vision": 2, "language": 2}})
     (path,) = cache.iterdir()
     assert all(row["activation_bytes"] <= 8e6 for row in json.loads(path.read_text())["memory"])
     with pytest.raises(ValueError, match="no partition of quickstart on 2 ranks fits"):

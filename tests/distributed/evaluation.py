@@ -23,6 +23,7 @@ from ds_dip.models.context import Context
 from ds_dip.models.spec import fields_of
 from ds_dip.planner import PlanSourceError
 from ds_dip.planning.cut import sizes_of
+from tests.distributed.datasets import Silent
 from tests.distributed.ranks import report
 from tests.distributed.test_main_job import MODEL
 
@@ -32,20 +33,6 @@ PLANS = {
     "few microbatches": (2, 1, {}, "1f1b"),
     "two replicas": (1, 2, {"vision": 2}, "dip"),
 }
-
-
-class Silent(Digits):
-    """The digits, of which every third sample has no supervised token."""
-
-    def metadata(self, index: int) -> SampleMetadata:
-        metadata = super().metadata(index)
-        return replace(metadata, loss_tokens=0) if index % 3 == 2 else metadata
-
-    def load(self, sample: str, fields: Any) -> Any:
-        loaded = super().load(sample, fields)
-        if "labels" in fields and int(sample.split("-")[1]) % 3 == 2:
-            return {**loaded, "labels": [array * 0 - 100 for array in loaded["labels"]]}
-        return loaded
 
 
 def batches(dataset: Digits) -> dict[str, list[SampleMetadata]]:
@@ -105,7 +92,7 @@ def engine_of(model: Any, plan: str, **changes: Any) -> Any:
         ds_dip.layer_factories(model, 0),
         ds_dip.token_cross_entropy,
     )
-    data = DatasetReference("tests.distributed.evaluation:Silent", {"samples": 64, "merge": 4})
+    data = DatasetReference("tests.distributed.datasets:Silent", {"samples": 64, "merge": 4})
     return ds_dip.initialize(model=module, training_data=data, config=config)[0]
 
 

@@ -5,73 +5,29 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
 import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import deepspeed
-import numpy as np
 import torch
 from deepspeed import comm as dist
 from torch.distributed import distributed_c10d
 
 import ds_dip
 from ds_dip.data import DatasetReference
-from ds_dip.data.digits import Digits
 from ds_dip.models.config import load_model
-from ds_dip.partition import make_partition
-from ds_dip.partition.checkpoint import CheckpointError
-from ds_dip.planner import Planner, PlannerSettings
-from tests.distributed.ranks import PORT
+from tests.distributed.forking import preload
+from tests.distributed.jobs import Case, Jobs
 from tests.distributed.test_main_job import MODEL
 
 WORLD = 3
 #: Seconds that a rank of these jobs waits for another one.
 RANK_S = 4.0
-#: Seconds after which a job is ended here, with what it has said; several times what one takes on an idle machine.
-PATIENCE_S = 120.0
 DIGITS = DatasetReference("ds_dip.data.digits:Digits", {"samples": 64, "merge": 4})
-
-
-class Faulty(Digits):
-    """The digits, of which one sample is not as its metadata says; or the dataset ends early."""
-
-    def __init__(self, fault: str, **options: Any) -> None:
-        super().__init__(**options)
-        self.fault = fault
-
-    def metadata(self, index: int) -> Any:
-        if self.fault == "ends" and index >= 20:
-            raise IndexError(f"index {index} is beyond the end")
-        if self.fault == "metadata":
-            raise OSError(5, "Input/output error")
-        metadata = super().metadata(index)
-        if self.fault == "unsupervised":
-            return type(metadata)(metadata.id, metadata.modules, 0, metadata.merged)
-        return metadata
-
-    def load(self, sample: str, fields: Any) -> Any:
-        loaded = super().load(sample, fields)
-        if self.fault == "raises" and "pixels" in fields:
-            raise OSError(5, "Input/output error")
-        if self.fault == "stops" and "labels" in fields:
-            raise StopIteration
-        if self.fault == "width" and "pixels" in fields:
-            return {**loaded, "pixels": [np.pad(array, ((0, 0), (0, 1))) for array in loaded["pixels"]]}
-        if self.fault == "sizes" and "pixels" in fields:
-            return {**loaded, "pixels": [array[:-1] for array in loaded["pixels"]]}
-        if self.fault == "vocabulary" and "tokens" in fields:
-            return {**loaded, "tokens": [array + 1000 for array in loaded["tokens"]]}
-        if self.fault == "dtype" and "tokens" in fields:
-            return {**loaded, "tokens": [array.astype(np.float32) for array in loaded["tokens"]]}
-        return loaded
 
 
 def model_of(path: Path, vision: int = 4) -> Any:
@@ -110,7 +66,7 @@ def engine_of(
         ds_dip.token_cross_entropy,
     )
     if fault:
-        data = DatasetReference("tests.distributed.failures:Faulty", {**DIGITS.options, "fault": fault})
+        data = DatasetReference("tests.distributed.datasets:Faulty", {**DIGITS.options, "fault": fault})
     return ds_dip.initialize(model=module, training_data=data, config=config)[0]
 
 
@@ -216,8 +172,6 @@ def few_layers(folder: Path, _: str) -> None:
     ds_dip.partition_for(model_of(folder / f"model-{os.environ['RANK']}.json", vision=1), {}, 5)
 
 
-#: What a rank does, and with which argument.
-Case = tuple[Callable[[Path, str], None], str]
 CASES: dict[str, Case] = {
     **{fault: (faulty, fault) for fault in ("raises", "stops", "width", "sizes", "vocabulary", "dtype")},
     **{fault: (faulty, fault) for fault in ("ends", "metadata", "unsupervised")},
@@ -236,80 +190,12 @@ CASES: dict[str, Case] = {
 }
 
 
-def preload() -> None:
-    """Have what every rank would import and compile for itself in this process, before it is forked."""
-    for name in ("deepspeed.runtime.zero.muon.muon_optimizer", "torch._dynamo", "torch.utils.tensorboard"):
-        importlib.import_module(name)
-    deepspeed.ops.op_builder.cpu.ShareMemCommBuilder().load()
-    with tempfile.TemporaryDirectory() as folder:
-        model = model_of(Path(folder, "model.json"))
-    partition = make_partition(model, WORLD, {}, {})
-    Planner(PlannerSettings(model, partition, DIGITS, batch_size=8, microbatches=4)).plan(0)
-
-
-def rank_of(case: Case, folder: Path, rank: int, world: int, port: int) -> NoReturn:
-    """One rank of a case, in a forked process: its output is its log, its status what a script's would be."""
-    log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_SIZE=str(world),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-    )  # fmt: skip
-    run, argument = case
-    try:
-        run(folder, argument)
-    except (*ds_dip.ERRORS, CheckpointError) as error:
-        sys.exit(f"SENTENCE {error}")
-    sys.exit(0)
-
-
-def start(case: Case, folder: Path, world: int = WORLD, port: int = PORT) -> dict[int, int]:
-    """Fork the ranks of a case; a rank by process."""
-    folder.mkdir(exist_ok=True)
-    sys.stdout.flush()
-    running: dict[int, int] = {}
-    for rank in range(world):
-        if not (pid := os.fork()):
-            rank_of(case, folder, rank, world, port)
-        running[pid] = rank
-    return running
-
-
-def end(running: dict[int, int], folder: Path, *, stopped: bool = False) -> dict[str, Any]:
-    """Every rank's exit status (negative: the signal; None: it had to be ended here), when it ended, and log.
-
-    ``stopped`` says that one rank is, and will not end by itself.
-    """
-    world = len(running)
-    codes: list[int | None] = [None] * world
-    ended: list[float | None] = [None] * world
-    until = time.monotonic() + PATIENCE_S
-    while running and time.monotonic() < until:
-        for pid in list(running):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                rank = running.pop(pid)
-                codes[rank], ended[rank] = os.waitstatus_to_exitcode(status), time.monotonic()
-        if stopped and len(running) == 1:
-            break
-        time.sleep(0.02)
-    for pid in running:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    return {"codes": codes, "ended": ended, "logs": [(folder / f"{rank}.log").read_text() for rank in range(world)]}
-
-
-def run_case(case: str, folder: Path) -> dict[str, Any]:
-    """A case's outcome, see ``end``."""
-    return end(start(CASES[case], folder), folder, stopped="SIGSTOP" in CASES[case][1])
-
-
 def main() -> None:
-    folder = Path(sys.argv[1])
     preload()
-    for case in sys.argv[2:] or CASES:
-        (folder / f"{case}.json").write_text(json.dumps(run_case(case, folder / case)))
+    jobs = Jobs(Path(sys.argv[1]))
+    for name in sys.argv[2:] or CASES:
+        jobs.run(name, CASES[name], WORLD)
+    jobs.end()
 
 
 if __name__ == "__main__":

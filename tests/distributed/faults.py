@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,17 +22,15 @@ from deepspeed import comm as dist
 
 import ds_dip
 from ds_dip.data import DatasetReference
-from ds_dip.data.digits import Digits
-from tests.distributed.failures import DIGITS, Case, end, engine_of, preload, start
-from tests.distributed.ranks import PORT
+from tests.distributed.datasets import DEADLINE_S, TROUBLES
+from tests.distributed.failures import DIGITS, engine_of
+from tests.distributed.forking import preload
+from tests.distributed.jobs import Case, Job, Jobs
+from tests.distributed.ranks import PORT, PORTS
 
 WORLD = 2
-#: Seconds that a plan is waited for.
-DEADLINE_S = 0.3
 #: Steps under each of a planner's troubles, and after it.
 DURING, AFTER = 4, 3
-#: A planner's troubles; the first two are done to it from outside.
-TROUBLES = ("killed", "stopped", "slow", "garbage", "memory", "ended by the system")
 STEPS = 2 + len(TROUBLES) * (DURING + AFTER)
 #: Seconds that a rank is stopped for, and that others wait for one.
 SLOW_S, RANK_S = 1.5, 8.0
@@ -43,49 +39,13 @@ FIXED: dict[str, Any] = {"schedule": "1f1b", "timeouts": {"rank_s": RANK_S, "pla
 PLANNED: dict[str, Any] = {**FIXED, "planner": {"enabled": True, "deadline_s": DEADLINE_S, "restart_limit": 20}}
 
 
-class Troubled(Digits):
-    """The digits, whose metadata bring a planner's process into whatever trouble a file in ``folder`` names."""
-
-    def __init__(self, folder: str, **options: Any) -> None:
-        super().__init__(**options)
-        planner = Path(sys.argv[0]).parts[-2:] == ("planner", "__main__.py")
-        self.folder = Path(folder) if planner else None
-
-    def metadata(self, index: int) -> Any:
-        trouble = next((t for t in TROUBLES if self.folder and (self.folder / t).exists()), None)
-        if trouble == "slow":
-            time.sleep(2 * DEADLINE_S)
-        elif trouble == "garbage":
-            os.write(int(sys.argv[1]), bytes(range(255, 0, -1)))
-            time.sleep(60)
-        elif trouble == "memory":
-            devour()
-        elif trouble == "ended by the system":  # as the kernel ends what takes the last memory
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().metadata(index)
-
-
-def devour() -> None:
-    """Allocate until there is no memory."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, before[1]))
-    try:
-        hoard = []
-        while True:
-            hoard.append(bytearray(2**22))
-    finally:
-        del hoard
-        resource.setrlimit(resource.RLIMIT_AS, before)
-
-
 def write(folder: Path, name: str, document: Any) -> None:
     (folder / f"{name}-{os.environ['RANK']}.json").write_text(json.dumps(document))
 
 
 def troubled_planner(folder: Path, _: str) -> None:
     """All of a planner's troubles in one run; the first rank tells what each did to it."""
-    data = DatasetReference("tests.distributed.faults:Troubled", {**DIGITS.options, "folder": str(folder)})
+    data = DatasetReference("tests.distributed.datasets:Troubled", {**DIGITS.options, "folder": str(folder)})
     losses, told = [], {}
     with suspended(engine_of(folder, **FIXED)) as engine:
         write(folder, "undisturbed", [float(engine.train_batch()) for _ in range(STEPS)])
@@ -305,20 +265,21 @@ CASES: dict[str, Case] = {
 }
 
 
-def run_case(case: str, folder: Path) -> Any:
-    """A case's outcome; of two jobs at once, both."""
-    if case == "two jobs":
-        folders = [folder.with_name(f"{case} {number}") for number in (1, 2)]
-        jobs = [start(CASES[case], own, WORLD, port) for own, port in zip(folders, (PORT, free_port()), strict=True)]
-        return [end(job, own) for job, own in zip(jobs, folders, strict=True)]
-    if not case.startswith("store"):
-        return end(start(CASES[case], folder, WORLD), folder)
+def two_jobs(folder: Path) -> list[dict[str, Any]]:
+    """The outcomes of two jobs at once."""
+    case, folders = CASES["two jobs"], [folder.with_name(f"{folder.name} {number}") for number in (1, 2)]
+    jobs = [Job(case, own, WORLD, port) for own, port in zip(folders, PORTS, strict=False)]
+    return [job.end() for job in jobs]
+
+
+def with_holder(case: str, folder: Path) -> dict[str, Any]:
+    """The outcome of a case whose store another process holds."""
     holder, parent = hold_store(PORT), os.getpid()
     folder.mkdir()
     (folder / "store").write_text(str(holder))
     os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
     try:
-        return end(start(CASES[case], folder, WORLD), folder)
+        return Job(CASES[case], folder, WORLD, PORT).end()
     finally:
         if os.getpid() == parent:  # and no rank, which leaves by the same way
             del os.environ["TORCHELASTIC_USE_AGENT_STORE"], os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -326,20 +287,17 @@ def run_case(case: str, folder: Path) -> Any:
             os.waitpid(holder, 0)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def main() -> None:
     folder = Path(sys.argv[1])
     preload()
-    for case in sys.argv[2:] or CASES:
-        began = time.monotonic()
-        outcome = run_case(case, folder / case)
-        seconds = time.monotonic() - began
-        (folder / f"{case}.json").write_text(json.dumps({"outcome": outcome, "seconds": seconds}))
+    jobs = Jobs(folder)
+    for name in sys.argv[2:] or CASES:
+        if name == "two jobs" or name.startswith("store"):
+            outcome = two_jobs(folder / name) if name == "two jobs" else with_holder(name, folder / name)
+            (folder / f"{name}.json").write_text(json.dumps(outcome))
+        else:
+            # How long the ranks take is looked at: nothing runs beside them.
+            jobs.run(name, CASES[name], WORLD, whole=True)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.distributed.forking import Forker
+
 ROOT = Path(__file__).resolve().parents[2]
-#: One port for all tests, since DeepSpeed leaves buffers named after it in /dev/shm; two suites at once need two.
+#: The port of all tests, since DeepSpeed leaves buffers named after it in /dev/shm, and those of jobs side by side;
+#: two suites at once need others.
 PORT = int(os.environ.get("DS_DIP_TEST_PORT", "29617"))
+PORTS = range(PORT, PORT + 10)
 #: DeepSpeed's compiled op, for this environment alone: two that share one would build it in turn.
 EXTENSIONS = Path(os.environ.get("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix, "torch_extensions"))))
+
+
+#: Where ranks come from, started when they are first needed.
+_forkers: list[Forker] = []
 
 
 def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) -> list[list[dict[str, Any]]]:
@@ -26,35 +33,22 @@ def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) 
     """
     with tempfile.TemporaryDirectory() as folder:
         environment = {
-            **os.environ,
-            "DS_ACCELERATOR": "cpu",
-            "OMP_NUM_THREADS": "1",
+            **_environment(),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(PORT),
             "WORLD_SIZE": str(world),
             "LOCAL_SIZE": str(world),
             "REPORT_FOLDER": folder,
-            "TORCH_EXTENSIONS_DIR": str(EXTENSIONS),
         }
         logs = [Path(folder, f"rank-{rank}.log") for rank in range(world)]
-        processes = []
-        for rank in range(world):
-            with logs[rank].open("wb") as log:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", module, *arguments],
-                        cwd=ROOT,
-                        env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
+        forkers = _forkers_of(world)
         try:
-            codes = _wait(processes, seconds)
+            for rank, (forker, log) in enumerate(zip(forkers, logs, strict=True)):
+                forker.start(module, arguments, {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}, log)
+            codes = _wait(forkers, seconds)
         finally:
-            for process in processes:
-                process.kill()
-                process.wait(10)
+            for forker in forkers:
+                forker.kill()
             remove_leftovers()
         if any(code != 0 for code in codes):
             texts = "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in logs)
@@ -65,37 +59,44 @@ def run_ranks(module: str, world: int, *arguments: str, seconds: float = 300.0) 
         ]
 
 
-def run_cases(module: str, folder: Path, cases: Sequence[str], seconds: float = 500.0) -> None:
-    """Run ``python -m module folder cases…``, a process that forks the ranks of its cases itself."""
-    environment = {
-        **os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(EXTENSIONS),
-    }  # fmt: skip
-    try:
-        subprocess.run(
-            [sys.executable, "-m", module, str(folder), *cases], cwd=ROOT, env=environment, timeout=seconds, check=True
-        )
-    finally:
-        remove_leftovers()
+def _environment() -> dict[str, str]:
+    """Every rank's environment."""
+    own = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(EXTENSIONS)}
+    return {**os.environ, **own}
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], seconds: float) -> list[int | None]:
+def _forkers_of(world: int) -> list[Forker]:
+    """One for each rank."""
+    while len(_forkers) < world:
+        _forkers.append(Forker(ROOT, _environment()))
+        atexit.register(_forkers[-1].close)
+    return _forkers[:world]
+
+
+def _wait(forkers: list[Forker], seconds: float) -> list[int | None]:
     """Exit statuses, None of a rank that is still running: one that fails leaves the others 30 s to notice."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        codes = [process.poll() for process in processes]
+        codes = [forker.poll() for forker in forkers]
         if None not in codes:
             return codes
         if any(codes):
             end = min(end, time.monotonic() + 30.0)
         time.sleep(0.05)
-    return [process.poll() for process in processes]
+    return [forker.poll() for forker in forkers]
 
 
 def remove_leftovers() -> None:
-    """Remove what killed ranks leave: buffers of the port, and a lock that later runs would wait for."""
+    """Remove what killed ranks leave, once no job runs: buffers, and a lock that later runs would wait for."""
     for lock in EXTENSIONS.glob("*/lock"):
         lock.unlink(missing_ok=True)
-    for leftover in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{PORT}_*"):
+    for port in PORTS:
+        remove_buffers(port)
+
+
+def remove_buffers(port: int) -> None:
+    """Remove the buffers of a job of which no rank is left."""
+    for leftover in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):
         leftover.unlink(missing_ok=True)
 
 

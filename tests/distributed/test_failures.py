@@ -10,7 +10,7 @@ import pytest
 
 from ds_dip.partition.checkpoint import check_contents, check_files, read_manifest, resolve
 from tests.distributed.failures import RANK_S, WORLD
-from tests.distributed.ranks import run_cases
+from tests.distributed.ranks import run_ranks
 
 #: A rank's exit status, negative for a signal and None where it had to be ended, and how its sentence starts.
 Rank = tuple[int | None, str | None]
@@ -67,7 +67,7 @@ NIGHTLY = {
 
 def run(cases: list[str], folder: Path) -> dict[str, dict[str, Any]]:
     """Exit statuses and logs of every case's ranks."""
-    run_cases("tests.distributed.failures", folder, cases)
+    run_ranks("tests.distributed.failures", 1, str(folder), *cases, seconds=500.0)
     return {case: json.loads((folder / f"{case}.json").read_text()) for case in cases}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.distributed.ranks import EXTENSIONS, PORT, ROOT, remove_leftovers
+from tests.distributed.ranks import EXTENSIONS, PORT, PORTS, ROOT, remove_leftovers
 
 MODEL = {
     "format": "ds-dip/model",
@@ -48,6 +48,11 @@ SCRIPT = "launch/train.py"
 TOOLS = Path(sys.executable).parent
 
 
+def deepspeed(port: int) -> tuple[str, ...]:
+    """DeepSpeed's launcher of two ranks."""
+    return (str(TOOLS / "deepspeed"), "--num_gpus", "2", "--master_port", str(port))
+
+
 class Job:
     """A launched training of the tiny model on two ranks; ``launcher`` is what stands before the script."""
 
@@ -65,7 +70,7 @@ class Job:
         config = {**CONFIG, **changes, "dip": {**CONFIG["dip"], **changes.get("dip", {})}}
         (folder / "ds_config.json").write_text(json.dumps(config))
         self.log = folder / "log.txt"
-        launcher = launcher or (str(TOOLS / "deepspeed"), "--num_gpus", "2", "--master_port", str(PORT))
+        launcher = launcher or deepspeed(PORT)
         command = [
             *launcher, SCRIPT, "--deepspeed", "--deepspeed_config", str(folder / "ds_config.json"),
             "--model", str(folder / "model.json"), "--steps", str(steps), "--evaluate", "16",
@@ -163,17 +168,31 @@ def test_a_planner_killed_in_the_middle_costs_fallbacks_and_nothing_else(launch:
     assert list((job.folder / "run" / "timelines").glob("step-*.json"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"dip": {"schedul": "dip"}}, '"dip.schedul" is unknown; did you mean "schedule"?'),
-        ({"zero_optimization": {"stage": 3}}, '"zero_optimization.stage" is 3'),
-        ({"dip": {"laps": {"language": 9}}}, "language"),
-    ],
-    ids=["unknown-key", "zero-3", "too-many-laps"],
-)
-def test_settings_that_cannot_be_are_refused_on_every_rank(launch: Any, changes: Any, sentence: str) -> None:
-    job = launch(4, **changes)
+#: Settings and what is said of them.
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown-key": ({"dip": {"schedul": "dip"}}, '"dip.schedul" is unknown; did you mean "schedule"?'),
+    "zero-3": ({"zero_optimization": {"stage": 3}}, '"zero_optimization.stage" is 3'),
+    "too-many-laps": ({"dip": {"laps": {"language": 9}}}, "language"),
+}
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Job]]:
+    """All at once: launchers keep one core busy, one after the other."""
+    folder = tmp_path_factory.mktemp("refused")
+    jobs = {
+        name: Job(folder / name, 4, deepspeed(PORTS[number]), **changes)
+        for number, (name, (changes, _)) in enumerate(REFUSED.items())
+    }
+    yield jobs
+    for job in jobs.values():
+        job.kill()
+    remove_leftovers()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_settings_that_cannot_be_are_refused_on_every_rank(refused: dict[str, Job], name: str) -> None:
+    job, (_, sentence) = refused[name], REFUSED[name]
     assert job.end() != 0
     lines = [line for line in job.log.read_text().splitlines() if line.startswith("launch/train.py: ")]
     # The launcher ends the other ranks as soon as one is gone, at times before they have said the same.

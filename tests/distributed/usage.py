@@ -119,7 +119,7 @@ def frozen_rank() -> None:
     share = [(0, 1), (2,), (3, 4)]
     samples = [base.dataset.metadata(index) for index in range(5)]
     case = Case(base.toy, base.dataset, partition, batches_of(samples, [share], base.toy, partition), 13)
-    errors, engines = [], []
+    errors, engines, before = [], [], gc.get_freeze_count()
     for mode in ("fp32", "zero1"):
         engine = engine_for(case, settings(case, mode, 1))
         engines.append(engine)
@@ -127,7 +127,7 @@ def frozen_rank() -> None:
         layers = reference_layers(case, mode)
         expected = float(case.toy.reference(case.dataset, case.samples, case.batches[0].loss_count, layers))
         errors.append(abs(loss - expected) / expected)
-    kept, groups = gc.get_freeze_count(), [group for engine in engines for group in groups_of(engine)]
+    kept, groups = gc.get_freeze_count() - before, [group for engine in engines for group in groups_of(engine)]
     shutdown(*engines)
     alive = sum(group() is not None for group in groups)
     report(case="frozen rank", errors=errors, kept=kept, left=gc.get_freeze_count(), groups=len(groups), alive=alive)
