@@ -18,8 +18,8 @@ ROOT = PACKAGE.parent
 #: Each may import only those before it, and itself.
 ROOMS = (
     "files", "proving", "ranks", "shipped", "scheduling", "balancing", "models", "data", "costs", "planning",
-    "partition", "parallelism", "programs", "config", "unsupported", "planner", "reproduction", "explaining", "runtime", "profiling",
-    "reporting", "rehearsal", "benchmarks", "commands", "cli",
+    "partition", "parallelism", "programs", "config", "unsupported", "planner", "reproduction", "explaining", "runtime",
+    "profiling", "reporting", "rehearsal", "benchmarks", "commands", "cli",
 )  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"torch", "deepspeed"}
