@@ -91,8 +91,11 @@ def write_atomic(path: str | Path, content: bytes | str, *, durable: bool = True
                 os.fsync(stream.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            # A full disk names no file, and who renames names the draft.
+            error.filename, error.filename2 = str(path), None
         raise
 
 
