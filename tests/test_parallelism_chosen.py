@@ -108,3 +108,11 @@ def test_clusters_that_cannot_be_listed_are_refused(tmp_path: Path) -> None:
         result = run(tmp_path, option, "1000000")
         assert result.exit_code == 2
         assert f"Invalid value for '{option}': 1000000 is not in the range" in result.output
+
+
+@pytest.mark.parametrize("placement", ["disaggregated", "contiguous"])
+def test_one_gpu_has_separated_layouts_only_and_is_told_so(tmp_path: Path, placement: str) -> None:
+    result = run(tmp_path, "--placement", placement, gpus=1)
+    assert result.exit_code == 2
+    assert f"no {placement} layout of quickstart uses all of 1 GPU for" in result.output
+    assert "or allow separated layouts" in result.output
