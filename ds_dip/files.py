@@ -57,7 +57,7 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def check_folder(folder: str | Path, names: Iterable[str]) -> None:
+def check_folder(folder: str | Path, names: Iterable[str], reads: Iterable[Path | None] = ()) -> None:
     """Make a folder where it is missing, and check that files of these names can be written in it.
 
     Raises TargetError, naming the folder where it cannot be made, and else as ``check_writable`` does.
@@ -67,8 +67,9 @@ def check_folder(folder: str | Path, names: Iterable[str]) -> None:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise TargetError(f"{folder}: is no folder and none can be made ({why}); name another one") from error
+    read = tuple(reads)
     for name in names:
-        check_writable(Path(folder, name))
+        check_writable(Path(folder, name), read)
 
 
 def write_atomic(path: str | Path, content: bytes | str, *, durable: bool = True) -> None:
@@ -90,8 +91,11 @@ def write_atomic(path: str | Path, content: bytes | str, *, durable: bool = True
                 os.fsync(stream.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            # A full disk names no file, and who renames names the draft.
+            error.filename, error.filename2 = str(path), None
         raise
 
 
@@ -141,7 +145,8 @@ def read_text(path: str | Path, what: str, most: int = MOST_BYTES) -> str:
     Raises FileError where it cannot be read, is larger than ``most`` bytes, or is not UTF-8.
     """
     try:
-        with open(path, "rb") as stream:
+        # A number is no path: open() would take it for a descriptor, and wait for what is typed.
+        with open(os.fspath(path), "rb") as stream:
             data = stream.read(most + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)

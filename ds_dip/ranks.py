@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import signal
 import socket
@@ -21,10 +22,12 @@ from typing import Any
 MARK = "ds_dip-rank: "
 #: Seconds that ranks get to notice that another one has failed.
 _NOTICE = 20.0
+#: How a trace ends in an error of ours: what it says is a sentence for whoever gave the settings.
+_OURS = re.compile(r"^(?:\[rank\d+\]: )?ds_dip(?:\.\w+)+: (.+)$", re.MULTILINE)
 
 
 class RanksError(RuntimeError):
-    """Ranks that failed; the message ends with what the first to fail wrote last."""
+    """Ranks that failed; the message is the sentence of an error of ours, or ends with what the first wrote last."""
 
 
 class DeadlineError(RanksError):
@@ -190,4 +193,6 @@ def _follow(
         if codes[rank] is None:
             raise DeadlineError(f"rank {rank} of {module} did not end within {seconds:g} s; raise --deadline")
         last = logs[rank].read_text(errors="replace").strip()[-2000:]
+        if told := _OURS.findall(last):
+            raise RanksError(told[-1])
         raise RanksError(f"rank {rank} of {module} ended with {codes[rank]}; its output ends:\n{last}")

@@ -56,6 +56,10 @@ def test_samples_cost_what_a_model_s_roofline_says() -> None:
         (("--dataset", "ds_dip.data.questions:ImageQuestions", "--dataset-options", "{"), "is not JSON"),
         (("--dataset", "ds_dip.data.questions:ImageQuestions", "--dataset-options", "[]"), "expected a JSON object"),
         (("--dataset", "ds_dip.nothing:here"), "cannot be imported"),
+        (("--dataset-options", '{"samples": 3}'), "--dataset-options are those of --dataset"),
+        (("--microbatches", "2049"), "--microbatches 2049 are more than there are samples in a batch, 2048"),
+        (("--dataset", "ds_dip.data.omnibal:OmniBal", "--dataset-options", '{"path": 0}'), "refused the options"),
+        (("--train", "--model", str(ROOT / "model_configs" / "qwen2_5_vl_7b")), "is a folder"),
         (("--dataset", "os:getcwd"), "gave a str without 'metadata'"),
         (("--dataset", "ds_dip.data.questions:ImageQuestions", "--dataset-options", '{"samples": 0}'), "samples is 0"),
     ],
@@ -116,3 +120,13 @@ def test_the_table_names_every_way() -> None:
     assert answer.exit_code == 0
     assert all(name in answer.output for name in METHODS)
     assert "by the tokens of vision, language" in answer.output
+
+
+def test_batches_that_have_a_sample_for_each_microbatch_are_balanced() -> None:
+    assert [row["samples"] for row in measured("--microbatches", "300")["sizes"]] == [512, 1024, 2048]
+
+
+def test_a_folder_of_transformers_is_a_model_too() -> None:
+    document = measured("--model", "qwen2_5_vl_7b", "--device", "h800")
+    assert document["unit"] == "seconds"
+    assert document["over_bound"] >= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from ds_dip.files import (
     check_writable,
     read_json,
     read_object,
+    read_text,
     step_files,
     step_path,
     write_atomic,
@@ -153,3 +155,24 @@ def test_files_of_steps_are_found_by_number(tmp_path: Path) -> None:
     assert list(found) == [3, 12, 1000000]
     assert found[12] == step_path(tmp_path, 12, ".json") == tmp_path / "step-000012.json"
     assert step_files(tmp_path / "nowhere", ".json") == {}
+
+
+def test_a_disk_that_is_full_is_told_of_the_file_that_was_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    target = tmp_path / "plan.json"
+    target.write_text("old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_atomic(target, "new")
+    assert caught.value.filename == str(target)
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_number_is_no_path(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="os.PathLike"):
+        read_text(0, "a file")  # type: ignore[arg-type]

@@ -41,8 +41,12 @@ def test_a_table_tells_the_best_ten_and_why_the_others_lose(tmp_path: Path) -> N
     assert lines[2].startswith("1 ")
     assert len(numbered) <= 10
     assert any("(+" in line and " ms)" in line for line in lines[3:])
-    assert lines[-2].startswith("mean point")
-    assert "layouts simulated in" in lines[-1]
+    (counted,) = (number for number, line in enumerate(lines) if "layouts simulated in" in line)
+    assert lines[counted - 1].startswith("mean point")
+    # What the runtime does not run is said without a folder to write to as well.
+    assert ["the first cannot be launched" in line for line in lines[counted + 1 :]] == [True] * (
+        "separated" not in lines[2]
+    )
 
 
 def test_what_the_runtime_carries_is_written_ready_to_launch(tmp_path: Path) -> None:
@@ -62,6 +66,7 @@ def test_what_the_runtime_carries_is_written_ready_to_launch(tmp_path: Path) -> 
     block = read_config(config)
     assert block.memory_strategies == (best["strategy"],)
     assert block.partition == str(out / "partition.json")
+    assert block.table == str(TABLE)
     assert read_partition(out / "partition.json", load_model(MODEL)).ranks == best["backbone"]["pipeline_parallel"]
 
 
@@ -107,6 +112,9 @@ def test_the_mean_point_is_an_objective(tmp_path: Path) -> None:
     assert theirs["candidates"][0] == theirs["mean_point"]
     assert ours["mean_point"]["makespans_s"] == theirs["mean_point"]["makespans_s"]
     assert ours["candidates"][0]["mean_s"] <= theirs["candidates"][0]["mean_s"]
+    first = theirs["candidates"][0]["mean_s"]
+    for row in theirs["candidates"]:
+        assert (row["mean_s"] < first) == row["loses"].startswith("faster")
 
 
 def test_a_profile_names_its_samples(tmp_path: Path) -> None:

@@ -42,6 +42,14 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return write
 
 
+def test_an_error_of_ours_is_told_in_its_own_sentence(script: Any) -> None:
+    text = "from ds_dip.files import read_object\nread_object('/nothing.json', 'a DeepSpeed JSON')"
+    sentence = "/nothing.json: cannot be read (No such file or directory); give the path of a DeepSpeed JSON"
+    with pytest.raises(RanksError) as caught:
+        run_ranks(script(text), 1, 1, {}, 60.0, lambda _: None)
+    assert str(caught.value) == sentence
+
+
 def test_what_rank_0_says_is_heard(script: Any) -> None:
     heard: list[dict[str, Any]] = []
     run_ranks(script(SPEAKS), 2, 3, {"greeting": "hello"}, 60.0, heard.append)

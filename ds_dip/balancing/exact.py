@@ -8,6 +8,7 @@ import numpy as np
 
 from ds_dip.balancing.balance import Balance, made
 from ds_dip.balancing.problem import Loads
+from ds_dip.proving import solved
 
 #: Whole units that the mean bucket is cut into: CP-SAT's bounds get weak with larger numbers.
 _UNITS = 10**6
@@ -52,7 +53,7 @@ def prove(loads: Loads, found: Balance, seconds: float, workers: int = 1) -> Bal
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = 0
-    status = solver.solve(model)
+    status = solved(solver, model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return found
     bound = max(found.lower_bound, math.ceil(solver.best_objective_bound - 1e-6) / scale)

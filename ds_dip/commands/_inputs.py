@@ -31,9 +31,12 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Gigabytes(Finite):
-    """10^9 bytes, a finite number of them."""
+    """10^9 bytes: a number above 0, and at most as many as ``dip.memory_gb`` takes."""
 
     what = "a finite number of 10^9 bytes; leave it out for no limit"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True, max=1e9)
 
 
 def _assignment(value: str) -> tuple[str, str]:
@@ -74,7 +77,7 @@ _OPTIONS = (
     click.option("--batch-size", type=COUNT, help="Samples of a global batch."),
     click.option("--microbatches", type=COUNT, help="Microbatches a replica."),
     click.option("--compute", type=click.Choice(["float32", "bfloat16", "float16"]), help="Data type of the run."),
-    click.option("--memory-gb", type=Gigabytes(0, min_open=True), help="Memory of a device in 10^9 bytes."),
+    click.option("--memory-gb", type=Gigabytes(), help="Memory of a device in 10^9 bytes."),
 )
 
 
@@ -173,6 +176,8 @@ def dataset_of(given: Mapping[str, Any]) -> DatasetReference:
     if (given["data"] is None) == (given["dataset"] is None):
         raise click.UsageError("give the samples to score by: either --data or --dataset")
     if given["data"] is not None:
+        if given["dataset_options"] != "{}":
+            raise click.UsageError("--dataset-options are those of --dataset; give that in place of --data")
         return DatasetReference("ds_dip.data.metadata:BatchFile", {"path": str(given["data"].resolve())})
     try:
         options = json.loads(given["dataset_options"])

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ds_dip.commands import DEVICE_FILE, FILE, MODEL_FILE, Command, Seconds, refusing
+from ds_dip.commands import DEVICE_FILE, FILE, MODEL_THERE, Command, Seconds, refusing
 from ds_dip.commands._inputs import COUNT
 from ds_dip.commands._measured import console_of, deliver, quartiles
 from ds_dip.commands._progress import waiting
@@ -36,7 +36,7 @@ _TRAINED = ("config", "ranks", "replicas", "wide", "patch", "samples", "blocks",
 @click.option("--dataset-options", default="{}", help="Options of the factory, a JSON object.")
 @click.option(
     "--model",
-    type=MODEL_FILE,
+    type=MODEL_THERE,
     help="A model's description: samples cost what its roofline says, not tokens.",
 )
 @click.option("--device", type=DEVICE_FILE, help="The device of the roofline.")
@@ -87,6 +87,8 @@ def command(
 
     if batch is not None and dataset is not None:
         raise click.UsageError("--batch and --dataset both say what the samples are; give one of them.")
+    if dataset is None and _is_given(context, "dataset_options"):
+        raise click.UsageError("--dataset-options are those of --dataset; give that too, or leave them out.")
     if (model is None) != (device is None):
         raise click.UsageError("--model and --device go together: give both, or neither.")
     with refusing():
@@ -96,6 +98,13 @@ def command(
     sizes = (
         [len(samples)] if batch is not None else [own for own in balance.SIZES if own <= len(samples)] or [len(samples)]
     )
+    if microbatches is not None:
+        sizes = [own for own in sizes if own >= microbatches]
+        if not sizes:
+            raise click.UsageError(
+                f"--microbatches {microbatches} are more than there are samples in a batch, {len(samples)}; each takes "
+                "at least one."
+            )
     (modules, shares), unit = balance.token_shares(samples), "tokens"
     if model is not None and device is not None:
         (modules, shares), unit = _costed(samples, model, device, microbatches), "seconds"
@@ -111,9 +120,14 @@ def _check(context: click.Context, train: bool) -> None:
     others = _BALANCED if train else _TRAINED
     for parameter in context.command.params:
         name = parameter.name or ""
-        if name in others and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if name in others and _is_given(context, name):
             how = "not with --train; leave it out" if train else "for --train; give that too, or leave it out"
             raise click.UsageError(f"{parameter.opts[0]} is {how}.")
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    """Whether an option was given, and not left at its default."""
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _trained(model: Path | None, given: dict[str, Any]) -> dict[str, Any]:
@@ -121,6 +135,8 @@ def _trained(model: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     from ds_dip.shipped import find
 
     model = model or find(Path("quickstart"), "model_configs")
+    if model.is_dir():
+        raise click.UsageError(f"--model {model} is a folder, and --train makes a model wider by its file; name one.")
     named = {"model": str(model.resolve()), "config": str(given["config"].resolve())}
     counts = {name: own for name, own in given.items() if name not in ("config", "deadline")}
     world = given["ranks"] * given["replicas"]

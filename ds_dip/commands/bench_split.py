@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ds_dip.commands import FILE, MODEL_FILE, Command, Finite, Seconds
+from ds_dip.commands._inputs import Gigabytes
 from ds_dip.commands._measured import quartiles
 from ds_dip.commands._progress import waiting
 
@@ -20,7 +21,7 @@ from ds_dip.commands._progress import waiting
 @click.option("--config", type=FILE, default=Path("launch/quickstart_ds_config.json"), show_default=True,
               help="The DeepSpeed JSON.")  # fmt: skip
 @click.option("--wide", type=click.IntRange(min=1), default=1, show_default=True, help="Make the model so much wider.")
-@click.option("--memory-gb", type=Finite(0, min_open=True), help="dip.memory_gb, 10^9 bytes a rank.")
+@click.option("--memory-gb", type=Gigabytes(), help="dip.memory_gb, 10^9 bytes a rank.")
 @click.option("--microbatches", type=click.IntRange(min=1), help="Microbatches of the batch.")
 @click.option("--overhead", type=Finite(0, 10), default=0.05, show_default=True,
               help="dip.split_backward; 0 splits most.")  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,17 +12,22 @@ import click
 
 from ds_dip.commands import DEVICE_FILE, FILE, MODEL_THERE, Command, refusing
 from ds_dip.commands._inputs import COUNT, PLAIN_WIDTH, Gigabytes, searching
-from ds_dip.files import FileError, check_folder, read_json, read_object, write_json
+from ds_dip.files import FileError, read_json
 
 if TYPE_CHECKING:
+    from ds_dip.costs.table import LatencyTable
     from ds_dip.data import SampleMetadata
     from ds_dip.parallelism import Cluster, Job
-    from ds_dip.parallelism.optimizer import Found
 
 _PLACEMENTS = ("separated", "disaggregated", "contiguous")
 #: The table has sentences.
 _WIDTH = PLAIN_WIDTH + 60
-_OPTIMIZER = {"type": "AdamW", "params": {"lr": 1e-4}}
+#: How a ds-dip/batch file begins, whatever its name.
+_BATCH = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"ds-dip/batch"')
+#: Larger clusters and batches have more layouts than can be listed while somebody waits.
+_GPUS, _SAMPLES = click.IntRange(1, 1 << 14), click.IntRange(1, 1 << 16)
+#: Of what is simulated.
+_EFFORT = click.IntRange(1, 1000)
 
 
 @click.command(
@@ -44,19 +50,21 @@ _OPTIMIZER = {"type": "AdamW", "params": {"lr": 1e-4}}
 @click.option(
     "--data-profile", type=FILE, required=True, help="What ds-dip profile --data wrote, or a ds-dip/batch file."
 )
-@click.option("--gpus", type=COUNT, required=True, help="GPUs in all.")
+@click.option("--gpus", type=_GPUS, required=True, help="GPUs in all.")
 @click.option("--gpus-per-node", type=COUNT, required=True, help="GPUs of each node.")
-@click.option("--global-batch", type=COUNT, required=True, help="Samples of a global batch.")
+@click.option("--global-batch", type=_SAMPLES, required=True, help="Samples of a global batch.")
 @click.option("--compute", type=click.Choice(["float32", "bfloat16", "float16"]), help="Data type of the run.")
-@click.option("--memory-gb", type=Gigabytes(0, min_open=True), help="Memory of a GPU in 10^9 bytes; the device's else.")
+@click.option("--memory-gb", type=Gigabytes(), help="Memory of a GPU in 10^9 bytes; the device's else.")
 @click.option("--objective", type=click.Choice(["scheduled", "mean"]), default="scheduled", show_default=True,
               help="Scheduled sample batches, or DFLOP's closed form at the mean point of the data.")  # fmt: skip
 @click.option("--placement", type=click.Choice(_PLACEMENTS), help="Look at one placement only.")
 @click.option("--most-tensor", type=COUNT, help="Largest tensor-parallel degree.")
 @click.option("--most-laps", type=COUNT, default=4, show_default=True, help="Largest K.")
-@click.option("--pool", type=COUNT, default=20, show_default=True, help="Layouts of each placement to simulate first.")
-@click.option("--batches", type=COUNT, default=3, show_default=True, help="Sample batches to search by.")
-@click.option("--held-out", type=COUNT, default=4, show_default=True, help="Other batches, to rank the best by.")
+@click.option(
+    "--pool", type=_EFFORT, default=20, show_default=True, help="Layouts of each placement to simulate first."
+)
+@click.option("--batches", type=_EFFORT, default=3, show_default=True, help="Sample batches to search by.")
+@click.option("--held-out", type=_EFFORT, default=4, show_default=True, help="Other batches, to rank the best by.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Draws the batches.")
 @click.option("--deepspeed-config", type=FILE, help="A DeepSpeed JSON whose other settings the written one keeps.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for layouts.json, partition.json "
@@ -68,18 +76,20 @@ def command(**given: Any) -> None:
     A layout is scored by the makespan of sample batches that are balanced and scheduled as training does it, the
     slowest replica counting; every one holds the heaviest batch of the data profile.
     """
+    from ds_dip.commands._chosen import check_chosen, settings_to_keep, write_chosen
     from ds_dip.parallelism import optimize
     from ds_dip.parallelism.optimizer import Effort
-    from ds_dip.parallelism.report import layouts_document
+    from ds_dip.parallelism.report import cannot_run, layouts_document
     from ds_dip.parallelism.space import Options
     from ds_dip.planner.ordering import fastest
 
     out: Path | None = given["out"]
     if out is not None:
-        check_folder(out, ("layouts.json", "partition.json", "ds_config.json"))
-    base = _base(given["deepspeed_config"])
+        reads = ("model_path", "table", "device", "data_profile", "deepspeed_config")
+        check_chosen(out, (given[name] for name in reads))
+    base = settings_to_keep(given["deepspeed_config"])
     with refusing():
-        job = _job(given)
+        job = _job(given, base)
         options = Options(
             placements=(given["placement"],) if given["placement"] else _PLACEMENTS,
             most_laps=given["most_laps"],
@@ -96,7 +106,11 @@ def command(**given: Any) -> None:
             mean_point=given["objective"] == "mean",
         )
     document = layouts_document(job, found)
-    written = _write(out, job, found, document, base) if out is not None else []
+    written = []
+    if out is not None:
+        written = write_chosen(out, job, found, document, base, given["table"])
+    elif refusal := cannot_run(found.best.layout):
+        written = [f"the first cannot be launched: {refusal}"]
     if as_json := given["as_json"]:
         click.echo(json.dumps(document, indent=1))
     else:
@@ -105,23 +119,13 @@ def command(**given: Any) -> None:
         click.echo(line, err=as_json)
 
 
-def _job(given: Mapping[str, Any]) -> Job:
+def _job(given: Mapping[str, Any], base: Mapping[str, Any]) -> Job:
+    from ds_dip.config import read_config
     from ds_dip.models import load_model
     from ds_dip.parallelism import Job
 
-    model = load_model(given["model_path"])
-    return Job(model, _profile(given["data_profile"]), given["global_batch"], _cluster(given))
-
-
-def _base(path: Path | None) -> dict[str, Any]:
-    """The settings that the written DeepSpeed JSON keeps, read and checked before layouts are searched."""
-    from ds_dip.config import read_config
-
-    if path is None:
-        return {}
-    document = read_object(path, "a DeepSpeed JSON")
-    read_config(document)
-    return document
+    model, cluster = load_model(given["model_path"]), _cluster(given, base)
+    return Job(model, _profile(given["data_profile"]), given["global_batch"], cluster, read_config(base).loss)
 
 
 def _profile(path: Path) -> tuple[SampleMetadata, ...]:
@@ -129,7 +133,9 @@ def _profile(path: Path) -> tuple[SampleMetadata, ...]:
     from ds_dip.data import read_batch
     from ds_dip.profiling.data import FORMAT
 
-    if path.suffix == ".jsonl":
+    with path.open("rb") as stream:
+        start = stream.read(256)
+    if path.suffix == ".jsonl" or _BATCH.match(start):
         return read_batch(path)
     document = read_json(path, FORMAT)
     name = document.get("batch")
@@ -138,7 +144,21 @@ def _profile(path: Path) -> tuple[SampleMetadata, ...]:
     return read_batch(path.with_name(name))
 
 
-def _cluster(given: Mapping[str, Any]) -> Cluster:
+def _compute(given: Mapping[str, Any], base: Mapping[str, Any], table: LatencyTable | None) -> str:
+    """The data type of the run, on which all that name one agree."""
+    from ds_dip.partition.workload import compute_of
+
+    said = {"--compute": given["compute"], given["table"]: None if table is None else table.dtype}
+    if (kept := compute_of(base)) != "float32":  # which is what settings that name none say, too
+        said[given["deepspeed_config"]] = kept
+    named = {where: dtype for where, dtype in said.items() if dtype is not None}
+    if len(set(named.values())) > 1:
+        each = " and ".join(f"{where} {dtype}" for where, dtype in named.items())
+        raise click.UsageError(f"the data type of the run: {each}; make them agree, or leave one of them out")
+    return next(iter(named.values()), "bfloat16")
+
+
+def _cluster(given: Mapping[str, Any], base: Mapping[str, Any]) -> Cluster:
     from dataclasses import replace
 
     from ds_dip.costs.devices import read_device
@@ -152,9 +172,7 @@ def _cluster(given: Mapping[str, Any]) -> Cluster:
     if given["table"] is None and given["device"] is None:
         raise click.UsageError("give what layers cost: --table, --device, or both")
     table = None if given["table"] is None else read_table(given["table"])
-    compute = given["compute"] or (table.dtype if table is not None else "bfloat16")
-    if table is not None and table.dtype != compute:
-        raise click.UsageError(f"{given['table']} was made for {table.dtype}, and the run is in {compute}")
+    compute = _compute(given, base, table)
     memory, ending, rates = given["memory_gb"], None, Rates(compute=compute)
     node = TensorParallel(1, True, rates.link, rates.link_latency)
     if given["device"] is not None:
@@ -177,49 +195,6 @@ def _cluster(given: Mapping[str, Any]) -> Cluster:
         ending=ending,
         compute=compute,
     )
-
-
-def _write(out: Path, job: Job, found: Found, document: dict[str, Any], base: Mapping[str, Any]) -> list[str]:
-    """Write the files; the lines that say what was written, or why not."""
-    from ds_dip.parallelism import DISAGGREGATED, Simulator
-    from ds_dip.parallelism.report import cannot_run
-    from ds_dip.partition import write_partition
-
-    best, lines = found.best, [f"{out / 'layouts.json'}: written"]
-    write_json(out / "layouts.json", document)
-    refusal, cut = cannot_run(best.layout), best.layout.placement != DISAGGREGATED
-    for name, wanted in (("partition.json", cut), ("ds_config.json", not refusal)):
-        if not wanted:
-            (out / name).unlink(missing_ok=True)
-    if cut:
-        write_partition(out / "partition.json", job.model, best.partition)
-        lines.append(f"{out / 'partition.json'}: written")
-    if refusal:
-        return [*lines, f"no DeepSpeed JSON is written: {refusal}"]
-    layout = best.layout
-    room = Simulator(job, [job.heaviest]).room(layout, best.partition)
-    each = job.batch // (layout.microbatches * layout.backbone.data)
-    config: dict[str, Any] = {"optimizer": _OPTIMIZER, "zero_optimization": {"stage": 1}} | dict(base)
-    kept = {name: value for name, value in config.get("dip", {}).items() if name not in _REPLACED}
-    block = kept | {"partition": str(out / "partition.json"), "memory_strategies": [layout.strategy]}
-    if job.cluster.memory is not None:
-        block["memory_gb"] = [None if left is None else left / 1e9 for left in room.left]
-    config |= {
-        "train_batch_size": job.batch,
-        "train_micro_batch_size_per_gpu": each,
-        "gradient_accumulation_steps": layout.microbatches,
-        "dip": block,
-    }
-    if job.cluster.compute != "float32":
-        config["bf16" if job.cluster.compute == "bfloat16" else "fp16"] = {"enabled": True}
-    write_json(out / "ds_config.json", config)
-    ranks = layout.backbone.pipeline
-    lines.append(f"{out / 'ds_config.json'}: written; train.py --pipeline-ranks {ranks}")
-    return lines
-
-
-#: Settings of the block that a layout decides.
-_REPLACED = ("laps", "sub_microbatch", "placement", "partition", "memory_strategies", "memory_gb")
 
 
 def _show(document: Mapping[str, Any]) -> None:

@@ -81,9 +81,13 @@ class _Search:
         self.job, self.scheduler, self.options, self.effort = job, scheduler, options, effort
         self.space = columns(job, options)
         if not len(self.space):
+            which, more, gpus = "", "", job.cluster.gpus
+            if SEPARATED not in self.options.placements:
+                which = f"{' or '.join(self.options.placements)} "
+                more = ", or allow separated layouts: one module, or one GPU, has no others"
             raise LayoutError(
-                f"no layout of {job.model.name} uses all of {job.cluster.gpus} GPUs for a global batch of {job.batch}: "
-                "give a batch that has more divisors, or another number of GPUs"
+                f"no {which}layout of {job.model.name} uses all of {gpus} GPU{'s' * (gpus > 1)} for a global batch of "
+                f"{job.batch}: give a batch that has more divisors, or another number of GPUs{more}"
             )
         #: More than are shown: the first may turn out not to be planned within memory.
         self.kept = 2 * effort.shown

@@ -102,7 +102,7 @@ class Rooms:
                     f"state, and needs {needed / 1e9:.3g} GB for the heaviest microbatch of the data: more than "
                     f"{memory.bytes / 1e9:.3g} GB"
                 )
-            fits[rank] = min(ANY, int(free / each[rank])) if each[rank] else ANY
+            fits[rank] = int(min(ANY, free / each[rank])) if each[rank] else ANY
         if layout.placement != DISAGGREGATED:
             return Room(state, tuple(every), tuple(each), tuple(beside), min(fits), ANY)
         deep, sets = layout.encoder.pipeline, max(1, own.encoders // own.pieces)

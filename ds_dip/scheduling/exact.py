@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ds_dip.proving import solved
 from ds_dip.scheduling.arrays import arrays_of
 from ds_dip.scheduling.lifetimes import lifetimes
 from ds_dip.scheduling.problem import Problem
@@ -38,7 +39,7 @@ def prove(problem: Problem, result: Result, seconds: float, workers: int = 1) ->
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = result.seed % 2**31
-    status = solver.Solve(model.model)
+    status = solved(solver, model.model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return replace(result, seconds=result.seconds + time.perf_counter() - began)
     schedule, times = result.schedule, result.timeline
