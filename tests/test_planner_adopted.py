@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,10 +22,12 @@ from ds_dip.costs.model import module_seconds
 from ds_dip.planner import LeaderSource, Planner, PlannerClient, StepPlan
 from ds_dip.planner.adopted import ADOPTED, MOVED, Adopted, Adoption, Version
 from ds_dip.planner.messages import Made, read_message
+from ds_dip.planner.record import FORMAT, VERSION, decode_plan, encode_plan
 from ds_dip.planner.service import Service
 from ds_dip.planner.verification import OutdatedError, Verifier
 from ds_dip.planner.wire import Wire
 from ds_dip.planning.cut import sizes_of
+from ds_dip.reporting.replay import plan_again
 from tests.planner_cases import FEW, MODEL, settings
 
 PATIENCE = 60.0
@@ -281,3 +285,18 @@ def test_a_leader_falls_back_by_adopted_costs(client: PlannerClient) -> None:
     assert (plan.kind, plan.batch.adopted) == ("fallback", SLOW)
     samples = Planner(settings(replicas=2)).batches.samples(3)
     assert leader.evaluation(samples).batch.adopted == SLOW
+
+
+def test_a_recorded_plan_is_planned_again_by_its_own_lines() -> None:
+    planner, other = Planner(settings(replicas=2)), Planner(settings(replicas=2))
+    planner.batches.adopt(Adopted((Version(5, SLOW),)))
+    for step in (7, 3, 8):
+        assert plan_again(decode_plan(encode_plan(planner.plan(step))), other).same
+
+
+def test_a_record_of_before_there_were_adopted_costs_is_read_and_planned_again() -> None:
+    content = msgpack.unpackb(encode_plan(PLAN))[2].replace(b',"adopted":[]', b"")
+    assert b"adopted" not in content
+    old = decode_plan(msgpack.packb([FORMAT, VERSION, content, hashlib.sha256(content).hexdigest()]))
+    assert old.batch == PLAN.batch
+    assert plan_again(old, Planner(settings())).same
