@@ -71,7 +71,10 @@ class PlannerConfig(_Block):
         "balance a batch's samples over replicas and microbatches by what they cost; false takes them in turn",
     )
     adaptive: bool = _setting(
-        True, "true or false", "follow single ranks and shapes that take longer or shorter than the rest"
+        True,
+        "true or false",
+        "follow single ranks and shapes that take longer or shorter than the rest, and assign samples to replicas by "
+        "what was measured",
     )
     nice: int = _setting(10, "an integer from 0 to 19", "niceness of the process; 19 yields most", ge=0, le=19)
     seed: int = _setting(

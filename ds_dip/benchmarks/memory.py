@@ -81,6 +81,9 @@ class SamePlans:
     def resume(self, corrections: Any) -> None:
         """Nothing: every step has the same plan."""
 
+    def adopt(self, adopted: Any) -> None:
+        """Nothing: every step has the same plan."""
+
     def statistics(self) -> SourceStatistics:
         """Nothing is counted."""
         return SourceStatistics()

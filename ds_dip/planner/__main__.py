@@ -15,6 +15,7 @@ import sys
 import traceback
 
 from ds_dip import balancing, scheduling
+from ds_dip.planner.adopted import ADOPTED
 from ds_dip.planner.plan import Planner
 from ds_dip.planner.service import Service
 from ds_dip.planner.wire import SETTINGS, Wire, WireError
@@ -28,13 +29,14 @@ def serve(wire: Wire) -> None:
     Raises WireError when it is, and ValueError for settings that mean nothing.
     """
     message = wire.receive(None)
-    if message is None or message[0] != "settings" or len(message) != 5:
+    if message is None or message[0] != "settings" or len(message) != 6:
         raise ValueError(f"the first message is {repr(message)[:80]}, expected the settings")
-    _, packed, first, paths, niceness = message
+    _, packed, first, paths, niceness, adopted = message
     lower_priority(niceness)
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
     settings = SETTINGS.decode(packed)
     service = Service(wire, Planner(settings), int(first))
+    service.adopt(ADOPTED.decode(adopted))
     scheduling.warm()
     balancing.warm()
     # What was imported and opened stays: a full collection of it would make a plan late now and then.

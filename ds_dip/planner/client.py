@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -17,11 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import IO, Any
 
-import ds_dip
 from ds_dip.costs.corrections import Corrections
+from ds_dip.planner.adopted import ADOPTED, Adopted
 from ds_dip.planner.codec import CodecError
-from ds_dip.planner.messages import Failed, Learned, Made, Message, read_message
+from ds_dip.planner.messages import Failed, Learned, Made, Message, Outdated, read_message
 from ds_dip.planner.plan import Planner
+from ds_dip.planner.process import end, start
 from ds_dip.planner.record import PlanError, StepPlan
 from ds_dip.planner.settings import PlannerSettings
 from ds_dip.planner.times import StepTimes, encode_times
@@ -36,11 +35,6 @@ BACK_OFF = (0.1, 30.0)
 START = 60.0
 #: Seconds between two looks at a process that says nothing.
 _LOOK = 0.25
-#: No accelerator and one thread: the planner must not take memory or cores from the trainer.
-_ENVIRONMENT = {
-    **dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ""),
-    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +92,7 @@ class PlannerClient:
         planner: Planner | None = None,
     ) -> None:
         self.settings = settings
+        self._planner = planner
         self._verifier = None if planner is None else Verifier(planner)
         # Here, so that settings that cannot be sent are refused at start.
         self._packed = SETTINGS.encode(settings)
@@ -107,7 +102,7 @@ class PlannerClient:
         self._closing = threading.Event()
         self._plans: dict[int, tuple[StepPlan, bytes]] = {}
         self._failed: dict[int, str] = {}
-        self._corrections = Corrections()
+        self._corrections, self._adopted = Corrections(), Adopted()
         #: How often the process was told to begin anew: what it learned before does not count.
         self._generation = 0
         self._tracking = False
@@ -198,6 +193,18 @@ class PlannerClient:
             self._generation += 1
             self._begin()
 
+    def adopt(self, adopted: Adopted) -> None:
+        """Have samples assigned by these costs, by a process that starts later too; other plans are dropped."""
+        with self._changed:
+            self._adopted = adopted
+            if self._planner is not None:
+                self._planner.batches.adopt(adopted)
+            self._plans = {step: own for step, own in self._plans.items() if self._holds(own[0])}
+            self._send(["adopted", ADOPTED.encode(adopted)])
+
+    def _holds(self, plan: StepPlan) -> bool:
+        return plan.batch.adopted == self._adopted.at(plan.step)
+
     def _begin(self) -> None:
         self._send(["corrections", CORRECTIONS.encode(self._corrections), self._generation])
 
@@ -287,8 +294,6 @@ class PlannerClient:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        root = str(Path(ds_dip.__file__).parents[1])
-        paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         # Kept apart from the trainer's output and beyond this block; its last line tells why a planner failed.
         log: IO[bytes] = tempfile.TemporaryFile() if self._log is None else open(self._log, "a+b")  # noqa: SIM115
         with self._changed:
@@ -296,22 +301,14 @@ class PlannerClient:
                 self._output.close()
             self._output = log
         with theirs:
-            process = subprocess.Popen(
-                [*self._command, str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": paths},
-                # Ctrl-C is for the trainer; the planner goes when its leader does.
-                start_new_session=True,
-            )
+            process = start(self._command, theirs, log)
         wire = Wire(ours)
         with self._changed:
             self._process, self._wire = process, wire
             if self._closing.is_set():
                 process.kill()
-            self._send(["settings", self._packed, self._next, list(filter(None, sys.path)), self._nice])
+            paths, adopted = list(filter(None, sys.path)), ADOPTED.encode(self._adopted)
+            self._send(["settings", self._packed, self._next, paths, self._nice, adopted])
             self._begin()
             self._heard = time.monotonic()
             if self._down is not None and not self._closing.is_set():
@@ -341,7 +338,11 @@ class PlannerClient:
             self._changed.notify_all()
 
     def _verify(self, plan: StepPlan) -> None:
-        self._verifier = self._verifier or Verifier(Planner(self.settings))
+        if self._verifier is None:
+            planner = Planner(self.settings)
+            with self._changed:
+                planner.batches.adopt(self._adopted)
+                self._planner, self._verifier = planner, Verifier(planner)
         self._verifier.check(plan)
 
     def _take_in(self, said: Message) -> None:
@@ -349,10 +350,12 @@ class PlannerClient:
             case Made(plan, record, seconds, reused):
                 self._count, self._reused, self._settled = self._count + 1, self._reused + reused, True
                 self._seconds.append(seconds)
-                if plan.step < self._wanted:
+                if plan.step < self._wanted or not self._holds(plan):
                     self._dropped += 1
                 else:
                     self._plans[plan.step] = plan, record
+            case Outdated():
+                self._dropped += 1
             case Failed(step, reason):
                 self._failed[step] = reason
             case Learned(corrections, generation, tracking) if generation == self._generation:
@@ -366,24 +369,4 @@ class PlannerClient:
             process, wire, self._process, self._wire = self._process, self._wire, None, None
         if wire is not None:
             wire.close()
-        if process is None:
-            return "could not be started"
-        try:
-            # A process that closed its end by dying needs a moment to say how.
-            code = process.wait(0.0 if at_once else 1.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            return "had to be stopped"
-        if code < 0:
-            return f"was ended by {signal.Signals(-code).name}"
-        last = self._last_line()
-        return f"exited with status {code}" + (f" after writing {last!r}" if last else "")
-
-    def _last_line(self) -> str:
-        """The last line that the process wrote: of a traceback, what was raised."""
-        if self._output is None:
-            return ""
-        self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - 4096))
-        lines = self._output.read().decode(errors="replace").split("\n")
-        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+        return "could not be started" if process is None else end(process, self._output, at_once=at_once)

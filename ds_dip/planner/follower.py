@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ds_dip.costs.corrections import Corrections
 from ds_dip.data import SampleMetadata
+from ds_dip.planner.adopted import Adopted
 from ds_dip.planner.ahead import ReadAhead
 from ds_dip.planner.channel import Channel
 from ds_dip.planner.record import StepPlan, check_plan, decode_plan
@@ -64,6 +65,9 @@ class FollowerSource:
         """Read records of the continued run from now on."""
         self._resumed += 1
         self._ahead.look_for(None)
+
+    def adopt(self, adopted: Adopted) -> None:
+        """Nothing: the leader assigns."""
 
     def statistics(self) -> SourceStatistics:
         """Counts so far."""

@@ -12,6 +12,7 @@ from ds_dip.costs.corrections import Corrections
 from ds_dip.costs.model import CostModel
 from ds_dip.data import SampleMetadata
 from ds_dip.planner.adaptation import EVERY, FIRST, Adaptation
+from ds_dip.planner.adopted import Adopted
 from ds_dip.planner.ahead import Decided, PublishAhead
 from ds_dip.planner.channel import Channel
 from ds_dip.planner.client import Answer, PlannerClient
@@ -132,6 +133,12 @@ class LeaderSource:
         if self._telling is not None:
             self._telling = _Telling()
         self.corrections = corrections or Corrections()
+
+    def adopt(self, adopted: Adopted) -> None:
+        """See PlanSource; the planner hears of it before it is asked for the next step."""
+        self._planner.batches.adopt(adopted)
+        if self._client is not None:
+            self._client.adopt(adopted)
 
     def statistics(self) -> SourceStatistics:
         """Counts so far."""

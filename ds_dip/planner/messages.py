@@ -8,6 +8,7 @@ from typing import Any
 
 from ds_dip.costs.corrections import Corrections
 from ds_dip.planner.record import PlanError, StepPlan, decode_plan
+from ds_dip.planner.verification import OutdatedError
 from ds_dip.planner.wire import CORRECTIONS, GarbageError
 from ds_dip.planning import PlanningError
 
@@ -36,6 +37,11 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Outdated:
+    """A plan that was made before the process knew by what costs its step is assigned; it will make another."""
+
+
+@dataclass(frozen=True, slots=True)
 class Learned:
     """Corrections learned since the process was told to begin anew for the ``generation``-th time.
 
@@ -48,7 +54,7 @@ class Learned:
     tracking: bool
 
 
-Message = Ready | Made | Failed | Learned
+Message = Ready | Made | Outdated | Failed | Learned
 
 
 def read_message(message: list[Any], verify: Callable[[StepPlan], None]) -> Message:
@@ -69,6 +75,8 @@ def read_message(message: list[Any], verify: Callable[[StepPlan], None]) -> Mess
                 raise PlanError(f"the plan of step {step} says that it is of step {plan.step} and {plan.kind}")
             try:
                 verify(plan)
+            except OutdatedError:
+                return Outdated()
             except PlanningError as error:
                 return Failed(step, f"its leader cannot check the plan: {error}")
             return Made(plan, record, seconds, reused)

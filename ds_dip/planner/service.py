@@ -10,6 +10,7 @@ from typing import Any
 
 from ds_dip.costs.corrections import Measurement
 from ds_dip.planner.adaptation import Adaptation
+from ds_dip.planner.adopted import ADOPTED, Adopted
 from ds_dip.planner.plan import Planner
 from ds_dip.planner.record import encode_plan
 from ds_dip.planner.times import decode_times
@@ -27,10 +28,18 @@ class Service:
     def __init__(self, wire: Wire, planner: Planner, first: int) -> None:
         self._wire, self._planner, self._pace = wire, planner, Pace()
         self._adaptation = Adaptation(planner)
+        self._adopted = Adopted()
         self._wanted = self._step = first
         self._generation = 0
         #: The measurements behind the lines that the leader was told last.
         self._taught: tuple[Measurement, ...] = ()
+
+    def adopt(self, adopted: Adopted) -> None:
+        """Assign by these; steps that were planned by others, as where a run is set back, are planned again."""
+        before, self._adopted = self._adopted, adopted
+        self._planner.batches.adopt(adopted)
+        planned = range(self._wanted, self._step)
+        self._step = next((step for step in planned if before.at(step) != adopted.at(step)), self._step)
 
     def turn(self) -> None:
         """Take a message in where there is one, else make the next plan; with nothing to do, wait."""
@@ -53,12 +62,16 @@ class Service:
                 tracking = self._adaptation.tracking
                 if self._adaptation.take(decode_times(times)) or tracking != self._adaptation.tracking:
                     self._teach()
+            case ["adopted", bytes(adopted)]:
+                self.adopt(ADOPTED.decode(adopted))
             case ["corrections", bytes(corrections), int(generation)]:
                 self._generation = generation
                 self._adaptation.reset(CORRECTIONS.decode(corrections))
                 self._taught = self._planner.corrections.window
             case _:
-                raise ValueError(f"a message is {repr(message)[:80]}, expected a step, its times or corrections")
+                raise ValueError(
+                    f"a message is {repr(message)[:80]}, expected a step, its times, adopted costs or corrections"
+                )
 
     def _teach(self) -> None:
         learned = self._planner.corrections

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from ds_dip.costs.corrections import Corrections
 from ds_dip.data import SampleMetadata
+from ds_dip.planner.adopted import Adopted
 from ds_dip.planner.record import StepPlan
 from ds_dip.planner.times import MeasuredStep
 
@@ -69,6 +70,10 @@ class PlanSource(Protocol):
         """A saved run is continued: the next step may be any, and a leader corrects by these (None: by nothing)."""
         ...
 
+    def adopt(self, adopted: Adopted) -> None:
+        """Assign samples by these costs, every step by its own; all replicas' sources are told the same."""
+        ...
+
     def statistics(self) -> SourceStatistics:
         """Counts so far; a follower knows steps, kinds and waiting only."""
         ...
@@ -102,6 +107,10 @@ class PassedOn:
     def resume(self, corrections: Corrections | None) -> None:
         """See PlanSource."""
         self._inner.resume(corrections)
+
+    def adopt(self, adopted: Adopted) -> None:
+        """See PlanSource."""
+        self._inner.adopt(adopted)
 
     def statistics(self) -> SourceStatistics:
         """See PlanSource."""

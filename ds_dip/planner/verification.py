@@ -26,6 +26,10 @@ _ROUNDING = 1e-9
 _KEPT = 16
 
 
+class OutdatedError(PlanError):
+    """A plan of a batch that was assigned by costs that do not hold for its step: its planner did not know yet."""
+
+
 class Verifier:
     """Checks plans of training steps by a planner of one's own: its settings, its dataset's metadata, its costs.
 
@@ -46,9 +50,12 @@ class Verifier:
         """Check a plan of a training step.
 
         Raises PlanError for the first thing that does not hold, and PlanningError where this planner cannot tell
-        what the step's batch is.
+        what the step's batch is, and OutdatedError where it was assigned by other costs than are adopted for the step.
         """
-        self._check_batch(plan.batch, self._planner.batches.of(plan.step))
+        wanted = self._planner.batches.of(plan.step)
+        if plan.batch.adopted != wanted.adopted:
+            raise OutdatedError(f"step {plan.step} was planned before its costs were adopted, or set back")
+        self._check_batch(plan.batch, wanted)
         # All that the rest depends on: a batch that equals an earlier one has its programs.
         key = (shape_of(plan.batch), plan.programs, plan.stages, plan.makespan, plan.peak_memory)
         if key in self._right:

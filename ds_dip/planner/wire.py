@@ -34,9 +34,10 @@ class GarbageError(WireError):
 class Wire:
     """One end of the socket pair. One thread may send while another receives.
 
-    Leader -> planner: ``["settings", encoded settings, first step, sys.path, niceness]`` once, then
-    ``["wanted", step, again]`` (again where it was taken before), ``["measured", encoded times]`` and,
-    to begin anew from them, ``["corrections", encoded corrections, generation]``.
+    Leader -> planner: ``["settings", encoded settings, first step, sys.path, niceness, encoded adopted costs]`` once,
+    then ``["wanted", step, again]`` (again where it was taken before), ``["measured", encoded times]``, to assign by
+    them ``["adopted", encoded adopted costs]`` and, to begin anew from them,
+    ``["corrections", encoded corrections, generation]``.
     Planner -> leader: ``["ready"]`` once, then ``["plan", step, seconds, reused, record]`` or
     ``["failed", step, sentence]``, and what it has learned since it began anew:
     ``["corrections", encoded corrections, generation, tracking]``.

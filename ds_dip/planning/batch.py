@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ds_dip.costs.corrections import Fit
 from ds_dip.data.metadata import SampleMetadata
 from ds_dip.models.spec import Sizes
 
@@ -32,10 +33,12 @@ class Batch:
 
     ``loss_count`` is what the loss is divided by: the supervised tokens (or samples) of the whole
     global batch, over all replicas. ``assigned`` is a number of 52 bits that replicas share if, and only
-    if, they have assigned the same samples alike.
+    if, they have assigned the same samples alike. ``adopted`` are the measured lines that samples were assigned by,
+    none where by static costs.
     """
 
     step: int
     microbatches: tuple[Microbatch, ...]
     loss_count: int
     assigned: int = 0
+    adopted: tuple[Fit, ...] = ()

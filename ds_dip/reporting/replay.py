@@ -8,8 +8,9 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from ds_dip.files import FileError, first_line
+from ds_dip.planner.adopted import Adopted, Version
 from ds_dip.planner.plan import Planner
-from ds_dip.planner.record import StepPlan
+from ds_dip.planner.record import StepPlan, seal
 from ds_dip.planner.recording import RecordedStep, Recording, Run
 from ds_dip.programs.program import stages_of
 from ds_dip.reporting.parting import Divergence, Gap, Group, Parting, Parts
@@ -100,6 +101,7 @@ class Replay:
 def plan_again(plan: StepPlan, planner: Planner) -> Replanned:
     """A recorded plan beside what its settings, corrections and all of its search's evaluations give now."""
     planner.corrections = plan.corrections
+    planner.batches.adopt(Adopted((Version(0, plan.batch.adopted),)))
     fallback = plan.kind == "fallback"
     try:
         again = planner.fallback(plan.step, plan.reason) if fallback else planner.plan(plan.step)
@@ -109,7 +111,8 @@ def plan_again(plan: StepPlan, planner: Planner) -> Replanned:
         return Replanned(problem="its batch is another one now: samples or their sizes have changed since")
     orders = [[stages_of(program) for program in of.programs] for of in (plan, again)]
     return Replanned(
-        same=again.hash == plan.hash,
+        # What plans have come to tell since it was recorded does not make another one of it.
+        same=again.hash == seal(plan).hash,
         same_order=orders[0] == orders[1],
         makespan_s=again.makespan,
         schedule=again.schedule,

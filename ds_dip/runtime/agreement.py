@@ -14,6 +14,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from ds_dip.models.partition import model_hash, partition_hash
 from ds_dip.partition import checkpoint as manifests
 from ds_dip.partition.checkpoint import CheckpointError
+from ds_dip.planner.adopted import ADOPTED, Adoption
 from ds_dip.planner.codec import Codec
 from ds_dip.planner.wire import CORRECTIONS
 from ds_dip.runtime import drafts
@@ -107,6 +108,7 @@ class Described(Agreeing):
     if TYPE_CHECKING:
         module: DIPModule
         plans: PlanSource
+        adoption: Adoption
 
     def _manifest(self) -> dict[str, Any]:
         """The manifest that this run would write, without the files."""
@@ -153,11 +155,12 @@ class Described(Agreeing):
         }
 
     def _rank_state(self) -> dict[str, Any]:
-        """What every rank keeps for itself: its generators and, on a leader, the planner's corrections."""
+        """What every rank keeps: its generators, adopted costs and, on a leader, the planner's corrections."""
         device = get_accelerator()
         corrections = getattr(self.plans, "corrections", None)
         return {
             "torch": torch.get_rng_state(),
             "device": None if str(self.device) == "cpu" else device.get_rng_state(),
             "corrections": None if corrections is None else CORRECTIONS.encode(corrections),
+            "adopted": ADOPTED.encode(self.adoption.adopted),
         }

@@ -19,6 +19,7 @@ from deepspeed.utils import logger
 from ds_dip.config import ConfigError
 from ds_dip.partition import checkpoint as manifests
 from ds_dip.partition.checkpoint import LATEST, LATEST_UNIVERSAL, CheckpointError
+from ds_dip.planner.adopted import ADOPTED, Adopted
 from ds_dip.planner.wire import CORRECTIONS
 from ds_dip.runtime import drafts
 from ds_dip.runtime.agreement import Described
@@ -202,10 +203,12 @@ class Checkpoints(Described):
         return problem, folder, manifest
 
     def _resume(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        corrections = None
+        corrections, adopted = None, Adopted()
         if not manifest["universal"]:
             state = read(folder / _rank_file(self.global_rank))
             corrections = None if state["corrections"] is None else CORRECTIONS.decode(state["corrections"])
+            if "adopted" in state:
+                adopted = ADOPTED.decode(state["adopted"])
             torch.set_rng_state(state["torch"])
             if state["device"] is not None:
                 get_accelerator().set_rng_state(state["device"])
@@ -217,6 +220,8 @@ class Checkpoints(Described):
                     "order of samples is another one from here on"
                 )
         self.plans.resume(corrections)
+        self.adoption.restore(adopted)
+        self.plans.adopt(self.adoption.adopted)
 
     def module_state_dict(self, exclude_frozen_parameters: bool = False) -> None:
         """Write this rank's layer files, as DeepSpeed does, and those of tied layers that it leaves out."""

@@ -25,6 +25,7 @@ from ds_dip.models.context import Context
 from ds_dip.models.partition import Chunk
 from ds_dip.models.spec import fields_of
 from ds_dip.planner import PlanSource, StepPlan
+from ds_dip.planner.adopted import Adoption
 from ds_dip.planner.recorder import Recorder
 from ds_dip.programs.program import Instruction
 from ds_dip.runtime.checkpoint import Checkpoints
@@ -47,8 +48,9 @@ class DIPEngine(Checkpoints, ReducingEngine):
     """Trains a DIPModule; made by ``ds_dip.initialize()``.
 
     ``plan`` is the plan of the last batch and ``measured`` its measured timeline; ``recorder`` records both on the
-    ranks that lead a pipeline, where the run is recorded; ``omissions`` are the samples that were left out. As a
-    context manager the engine ends the run cleanly (see ``ds_dip.shutdown``).
+    ranks that lead a pipeline, where the run is recorded; ``omissions`` are the samples that were left out, and
+    ``adoption`` knows by which measured costs replicas assign samples. As a context manager the engine ends the run
+    cleanly (see ``ds_dip.shutdown``).
     """
 
     def __init__(
@@ -112,6 +114,8 @@ class DIPEngine(Checkpoints, ReducingEngine):
             watch=self._finite.watch if self.watched else None,
         )
         self._measurer = Measurer(self.grid, torch.device(self.device))
+        follows = dip.planner.adaptive and dip.planner.balanced and not dip.deterministic
+        self.adoption = Adoption(model, dip.planner.lead, active=follows)
         self._meter, self._peak = Meter(), 0.0
         self._loss_stage = partition.of(model.loss_module)[-1].rank
         self._load_planned()
@@ -204,6 +208,7 @@ class DIPEngine(Checkpoints, ReducingEngine):
         self.plans.close()
         self.plans = self._replan(self.train_batch_size(), self.gradient_accumulation_steps())
         self.plans.resume(corrections)
+        self.plans.adopt(self.adoption.adopted)
         self._load_planned()
 
     def _load_planned(self) -> None:
@@ -258,9 +263,12 @@ class DIPEngine(Checkpoints, ReducingEngine):
         assert self.plan is not None
         note = self._finite.note(self._gradients()) if self.watched else CLEAN
         measured = self._executor.intervals, *self._asked
-        notes, self._stopping = self._measurer.gather(
-            self.plan, *measured, note, self._stop, self._peak, self._feed.seconds
+        told = self.adoption.told(self.plan)
+        notes, self._stopping, heard = self._measurer.gather(
+            self.plan, *measured, note, self._stop, self._peak, self._feed.seconds, told
         )
+        if self.adoption.heard(self.plan.step, heard):
+            self.plans.adopt(self.adoption.adopted)
         return self._finite.sentence(notes)
 
     def _exec_schedule(self, pipe_schedule: ProgramSchedule) -> None:

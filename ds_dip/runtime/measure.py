@@ -89,8 +89,11 @@ class Measurer:
         stop: int,
         peak: float = 0.0,
         loading: float = 0.0,
-    ) -> tuple[dict[int, Note], int]:
+        told: Sequence[float] = (),
+    ) -> tuple[dict[int, Note], int, list[float]]:
         """The notes by global rank, of every rank that found something, and the largest ``stop`` of all ranks.
+
+        The third is what replica 0 has ``told``, numbers of which all ranks give as many; with one replica none.
 
         Keeps the times for ``measured``.
         ``began`` is when this rank asked for its plan and ``planned`` when it had it, on its own
@@ -100,25 +103,27 @@ class Measurer:
         """
         stages = [stages_of(program) for program in plan.programs]
         times = [t - self._offset for interval in intervals for t in (interval.start, interval.end)]
-        head = [*note, stop, peak, loading, began - self._offset, planned - self._offset]
-        rows = self._all([*head, *times], len(head) + 2 * max(map(len, stages)), self._group)
+        own = [*note, stop, peak, loading, began - self._offset, planned - self._offset]
+        rows = self._all([*own, *times], len(own) + 2 * max(map(len, stages)), self._group)
         self._gathered = plan.step, stages, [row[len(note) + 3 :] for row in rows]
         peaks = tuple(row[len(note) + 1] for row in rows)
         self._peaks = peaks if any(peaks) else ()
         self._loading = tuple(row[len(note) + 2] for row in rows)
         notes = {self._global(stage): _note(row) for stage, row in enumerate(rows)}
-        stop = int(max(row[len(note)] for row in rows))
+        stop, heard = int(max(row[len(note)] for row in rows)), list[float]()
         if self._replicas is not None:
             worst = min(((note, rank) for rank, note in notes.items() if note != CLEAN), default=(CLEAN, 0))
-            found = self._all([*worst[0], worst[1], stop, plan.batch.assigned], len(note) + 3, self._replicas)
-            if any(row[-1] != found[0][-1] for row in found):
+            head = [*worst[0], worst[1], stop, plan.batch.assigned]
+            found = self._all([*head, *told], len(head) + len(told), self._replicas)
+            if any(row[len(note) + 2] != found[0][len(note) + 2] for row in found):
                 raise AssignmentError(
                     f"step {plan.step}: replicas have assigned the samples of the global batch differently; make the "
                     "dataset's length and metadata the same on all nodes"
                 )
-            notes = {int(row[-3]): _note(row) for row in found if _note(row) != CLEAN}
-            stop = int(max(row[-2] for row in found))
-        return notes, stop
+            notes = {int(row[len(note)]): _note(row) for row in found if _note(row) != CLEAN}
+            stop = int(max(row[len(note) + 1] for row in found))
+            heard = found[0][len(head) :]
+        return notes, stop, heard
 
     def measured(self) -> Measured:
         """The batch's timeline; it ends now."""

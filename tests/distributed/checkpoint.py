@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from torch import nn
 
 import ds_dip
 from ds_dip.config import read_config
+from ds_dip.costs.corrections import Corrections, Fit
 from ds_dip.data import DatasetReference
 from ds_dip.models import layer_factories, token_cross_entropy
 from ds_dip.models.config import load_model
 from ds_dip.partition import make_partition
 from ds_dip.partition.checkpoint import CheckpointError
 from ds_dip.planner import LeaderSource, Planner, PlannerSettings
+from ds_dip.planner.adopted import Adoption
 from ds_dip.runtime.initialize import make_engine
 from ds_dip.runtime.module import DIPModule
 from ds_dip.runtime.shutdown import shutdown
@@ -117,6 +120,8 @@ def engine_of(job: dict[str, Any], folder: Path) -> Any:
     module = module_of(job, folder)
     replicas = dist.get_world_size() // job["ranks"]
     document = settings(job["mode"], replicas, job.get("universal", False), job.get("planner", False))
+    document["dip"]["deterministic"] = not job.get("measured", False)
+    document["dip"]["planner"]["balanced"] = job.get("balanced", True)
     data = DatasetReference("ds_dip.data.digits:Digits", {"samples": 64, "merge": 4})
     if job.get("planner"):
         return ds_dip.initialize(model=module, training_data=data, config=document)[0]
@@ -139,6 +144,25 @@ def engine_of(job: dict[str, Any], folder: Path) -> Any:
     return make_engine(module, document, DeepSpeedConfig(document, module.mpu()), plans, data.open())
 
 
+def adopt(engine: Any, measured: bool) -> None:
+    """Have costs adopted after the first steps; not ``measured``, each replica's plans tell lines of its own."""
+    engine.adoption = Adoption(engine.module.model, engine.dip.planner.lead, first=1)
+    if measured:
+        return
+    planned, replica = engine.plans.next, engine.grid.get_data_parallel_rank()
+
+    def told(step: int) -> Any:
+        factor = (40.0 if step < 5 else 0.05) + replica
+        fits = (
+            Fit("vision", "F", factor, 0.0),
+            Fit("vision", "B", factor, 0.0),
+            Fit("language", "F", 1.0, float(replica)),
+        )
+        return replace(planned(step), corrections=Corrections(fits=fits))
+
+    engine.plans.next = told
+
+
 def weights_of(engine: Any) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in engine.module.state_dict().items()}
 
@@ -147,12 +171,19 @@ def run(job: dict[str, Any], folder: Path) -> Any:
     """One job: ``load`` (tag, or a list of tags that must be refused), then ``steps``, each a number or an action."""
     engine = engine_of(job, folder)
     dist.barrier()
-    out: dict[str, Any] = {"name": job["name"], "losses": [], "errors": []}
+    if job.get("adopts"):
+        adopt(engine, job.get("measured", False))
+    if job.get("older"):  # a checkpoint of a version that adopted nothing
+        state = engine._rank_state
+        engine._rank_state = lambda: {key: value for key, value in state().items() if key != "adopted"}
+    out: dict[str, Any] = {"name": job["name"], "losses": [], "errors": [], "assigned": []}
     for action in job["actions"]:
         before = weights_of(engine)
         kind, value = action[0], action[1]
         if kind == "train":
-            out["losses"] += [float(engine.train_batch()) for _ in range(value)]
+            for _ in range(value):
+                out["losses"].append(float(engine.train_batch()))
+                out["assigned"].append([engine.plan.batch.assigned, len(engine.plan.batch.adopted)])
         elif kind == "save":
             engine.save_checkpoint(folder / job["name"], value, {"note": [job["name"], engine.global_steps]})
         elif kind == "load":
@@ -169,7 +200,7 @@ def run(job: dict[str, Any], folder: Path) -> Any:
             refused = fail(engine, folder, job, *action)
             unchanged = all(torch.equal(before[name], tensor) for name, tensor in weights_of(engine).items())
             out["errors"].append([kind, refused, unchanged, engine.global_steps])
-    report(**out)
+    report(**out, adopted=[[version.since, repr(version.fits)] for version in engine.adoption.adopted.versions])
     return engine
 
 

@@ -14,6 +14,7 @@ from deepspeed import comm as dist
 from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.utils import safe_get_full_grad
 
+from ds_dip.costs.corrections import Corrections
 from ds_dip.data.metadata import SampleMetadata
 from ds_dip.planner import SourceStatistics
 from ds_dip.programs import compile_programs, replay
@@ -65,6 +66,7 @@ class CasePlans:
             makespan=1.0,
             lower_bound=0.5,
             peak_memory=(0.0,) * len(programs),
+            corrections=Corrections(),
         )
 
     def statistics(self) -> SourceStatistics:
@@ -74,6 +76,9 @@ class CasePlans:
         pass
 
     def resume(self, corrections: Any) -> None:
+        pass
+
+    def adopt(self, adopted: Any) -> None:
         pass
 
     def close(self) -> None:
