@@ -43,8 +43,9 @@ def test_a_table_tells_the_best_ten_and_why_the_others_lose(tmp_path: Path) -> N
     assert any("(+" in line and " ms)" in line for line in lines[3:])
     (counted,) = (number for number, line in enumerate(lines) if "layouts simulated in" in line)
     assert lines[counted - 1].startswith("mean point")
+    assert lines[counted + 1].startswith("the first on one held-out batch: ")
     # What the runtime does not run is said without a folder to write to as well.
-    assert ["the first cannot be launched" in line for line in lines[counted + 1 :]] == [True] * (
+    assert ["the first cannot be launched" in line for line in lines[counted + 2 :]] == [True] * (
         "separated" not in lines[2]
     )
 
@@ -57,6 +58,7 @@ def test_what_the_runtime_carries_is_written_ready_to_launch(tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
     document = json.loads((out / "layouts.json").read_text())
     assert json.loads(result.stdout) == document
+    assert min(document["planned"].values()) > 0
     best = document["candidates"][0]
     config = json.loads((out / "ds_config.json").read_text())
     data = best["backbone"]["data_parallel"]

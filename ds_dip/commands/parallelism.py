@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ds_dip.costs.table import LatencyTable
     from ds_dip.data import SampleMetadata
     from ds_dip.parallelism import Cluster, Job
+    from ds_dip.scheduling import Problem, Schedule, Timeline
 
 _PLACEMENTS = ("separated", "disaggregated", "contiguous")
 #: The table has sentences.
@@ -79,6 +80,7 @@ def command(**given: Any) -> None:
     from ds_dip.commands._chosen import check_chosen, settings_to_keep, write_chosen
     from ds_dip.parallelism import optimize
     from ds_dip.parallelism.optimizer import Effort
+    from ds_dip.parallelism.planned import planned_and_simulated
     from ds_dip.parallelism.report import cannot_run, layouts_document
     from ds_dip.parallelism.space import Options
     from ds_dip.planner.ordering import fastest
@@ -96,16 +98,15 @@ def command(**given: Any) -> None:
             most_tensor=given["most_tensor"] or given["gpus_per_node"],
         )
         effort = Effort(pool=given["pool"], batches=given["batches"], held_out=given["held_out"], seed=given["seed"])
+
+    def scheduler(problem: Problem) -> tuple[str, Schedule, Timeline]:
+        return fastest(problem, "dip")
+
     with searching("layouts") as progress:
-        found = optimize(
-            job,
-            lambda problem: fastest(problem, "dip"),
-            options,
-            effort,
-            progress,
-            mean_point=given["objective"] == "mean",
-        )
-    document = layouts_document(job, found)
+        found = optimize(job, scheduler, options, effort, progress, mean_point=given["objective"] == "mean")
+        held_out = job.drawn(effort.batches, effort.seed)
+        planned = planned_and_simulated(job, found.best, held_out, scheduler)
+    document = layouts_document(job, found, planned)
     written = []
     if out is not None:
         written = write_chosen(out, job, found, document, base, given["table"])
@@ -210,3 +211,8 @@ def _show(document: Mapping[str, Any]) -> None:
         f"{document['layouts']} meshes and microbatches, {document['simulated']} layouts simulated in "
         f"{document['schedules']} schedules; {document['unfit']} cannot run"
     )
+    if (own := document["planned"]) is not None:
+        click.echo(
+            f"the first on one held-out batch: {1e3 * own['simulated_s']:.1f} ms here, {1e3 * own['planned_s']:.1f} ms "
+            "as a planner orders it without a search"
+        )

@@ -24,8 +24,8 @@ _LOSSES = {
 }
 
 
-def layouts_document(job: Job, found: Found) -> dict[str, Any]:
-    """What was searched and found, the best first."""
+def layouts_document(job: Job, found: Found, planned: tuple[float, float] | None = None) -> dict[str, Any]:
+    """What was searched and found, the best first; ``planned`` is what ``planned_and_simulated`` says of it."""
     best = found.best
     rows = [candidate_document(own, best) for own in found.candidates]
     return {
@@ -42,6 +42,7 @@ def layouts_document(job: Job, found: Found) -> dict[str, Any]:
         "unfit": found.unfit,
         "refusal": found.refusal,
         "schedules": found.schedules,
+        "planned": None if planned is None else dict(zip(("planned_s", "simulated_s"), planned, strict=True)),
         "candidates": rows,
         "mean_point": None if found.mean_point is None else candidate_document(found.mean_point, best),
     }
