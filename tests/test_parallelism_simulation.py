@@ -94,6 +94,21 @@ def test_work_is_the_planners_and_no_simulation_is_below_the_bound_of_its_proble
     assert 0 <= found.bubble < 1
 
 
+@pytest.mark.parametrize("encoders", [Mesh(1, 2, 3), Mesh(1, 1, 6), Mesh(1, 1, 4), Mesh(1, 2, 2)], ids=str)
+def test_encoder_replicas_that_share_a_microbatch_are_waited_for_as_in_the_planners_order(encoders: Mesh) -> None:
+    layout = apart(encoders, Mesh(1, 8 - encoders.tensor * encoders.pipeline * encoders.data, 1))
+    for seed in range(4):
+        own = job(8, 8, seed=seed)
+        simulator = Simulator(own, [own.drawn(0, 0)])
+        found = simulator.predict(layout)
+        assert found is not None
+        tails, partition = tails_of(own, layout, found.partition), found.partition
+        (batch,) = simulator.cut(layout, 0)
+        problem = problem_of(own, layout, partition, batch, (None,) * partition.ranks, tails)
+        assert found.makespans[0] == pytest.approx(fastest(problem, "dip")[2].makespan, rel=0.03)
+        assert found.makespans[0] >= lower_bound(problem)[0] * 0.99
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from(LAYOUTS), st.one_of(st.none(), st.floats(0.5, 2)), st.booleans())
 def test_no_prediction_is_below_its_bound(seed: int, layout: Layout, scale: float | None, fixed: bool) -> None:

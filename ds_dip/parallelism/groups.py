@@ -203,7 +203,7 @@ class Run:
     def _plain(self, batch: Batch) -> tuple[Floats, Floats, Floats]:
         """The same where nothing is computed again."""
         model = self.job.model
-        forwards, backwards, delays = [], [], []
+        forwards, backwards, delays, later = [], [], [], []
         for module in model.modules:
             name, chunks, kinds = module.name, self.chunks[module.name], self.kinds[module.name]
             tensor, parted = self.meshes[name].tensor, self._parted(name)
@@ -217,10 +217,27 @@ class Run:
                 other = self.simulator.messages(batch, name, chunks[-1].stop - 1, self.layout.backbone.tensor)
                 own[-1] = np.maximum(own[-1], other)
             delays.append(np.array(own).T)
+            later.append((each[:, 0] + each[:, 1]) @ kinds.T / 2 * self._waits(batch, name)[:, None])
         ranks = np.array([chunk.rank for chunk in self.partition.chunks])
         delay = np.concatenate(delays, axis=1)
         delay[:, :-1] *= ranks[1:] != ranks[:-1]
+        delay += np.concatenate(later, axis=1)
         return np.concatenate(forwards, axis=1), np.concatenate(backwards, axis=1), delay
+
+    def _waits(self, batch: Batch, module: str) -> Floats:
+        """(microbatches,) shares of a stage's seconds that it is waited for beyond those in which it occupies a rank.
+
+        Encoder replicas that count as one get through microbatches as fast as all of them together, but each microbatch
+        is in no more pieces than it has instances, and as late as the largest. Forwards and backwards are waited for
+        alike: the mean of both.
+        """
+        parted = self._parted(module)
+        if parted == 1.0:
+            return np.zeros(len(batch.microbatches))
+        pieces = 1 if self.job.model.upstream(module) else self.own.pieces
+        counts = np.maximum(1, [len(own.sizes[module]) for own in batch.microbatches])
+        largest: Floats = -(-counts // np.minimum(counts, pieces)) / counts
+        return np.maximum(0.0, largest - 1 / parted)
 
 
 def _before(seconds: Floats, delay: Floats) -> Floats:
