@@ -74,7 +74,7 @@ def test_without_a_limit_there_is_no_memory_strategy(every: dict[str, dict[str, 
 def test_a_schedule_that_does_not_fit_says_so_and_memory_strategies_make_room() -> None:
     found = rows("--ranks", 2, "--memory-gb", 0.01, "--schedules", "gpipe,dip,dip-memory")
     assert "GPipe cannot apply: needs 1.00084e+07 on rank 0, whose capacity is" in found["gpipe"]["reason"]
-    assert "microbatch 1 alone needs" in found["dip"]["reason"]
+    assert "microbatch 0 alone needs" in found["dip"]["reason"]
     assert 0 < found["dip-memory"]["activation_bytes"] < 0.01e9
     tight = rows("--ranks", 2, "--memory-gb", 0.0005, "--schedules", "dip,dip-memory", status=1)
     assert all("which leaves nothing of 0.0005 GB" in own["reason"] for own in tight.values())
