@@ -18,8 +18,8 @@ signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 own = Loads(np.random.default_rng(0).gamma(2.0, 1.0, (400, 3)), 40)
 found = balance(own)
-print("begun", flush=True)
 try:
+    print("begun", flush=True)
     exact.prove(own, found, 3600.0)
 except KeyboardInterrupt:
     sys.exit(130)
