@@ -16,7 +16,7 @@ import torch
 from deepspeed import comm as dist
 
 import ds_dip
-from ds_dip.data.digits import digit_hits
+from ds_dip.data.digits import digit_hits, sizes_for
 from ds_dip.reporting.run import RunReport
 
 HERE = Path(__file__).resolve().parent
@@ -56,15 +56,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 def digits(model: Any, samples: int, **options: Any) -> ds_dip.DatasetReference:
     """The digits dataset, its images cut and merged as the model's encoder does it."""
-    wanted = "the digits need an encoder named vision for 1 channel and a vocabulary of at least 128 in language"
-    try:
-        encoder, language = model.module("vision").layers, model.module("language").layers
-        if encoder[0].options["channels"] != 1 or language[0].options["vocabulary"] < 128:
-            raise ValueError(f"model {model.name!r} does not fit: {wanted}")
-        options |= {"patch": encoder[0].options["patch"], "merge": encoder[-1].options["merge"]}
-    except KeyError as error:
-        raise ValueError(f"model {model.name!r} does not fit ({error.args[0]}): {wanted}") from error
-    return ds_dip.DatasetReference("ds_dip.data.digits:Digits", {"samples": samples, **options})
+    return ds_dip.DatasetReference("ds_dip.data.digits:Digits", {"samples": samples, **options, **sizes_for(model)})
 
 
 def accuracy(engine: Any, samples: int) -> float | None:

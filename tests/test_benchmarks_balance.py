@@ -105,6 +105,21 @@ def test_options_of_the_other_measurement_are_refused(arguments: tuple[str, ...]
     assert sentence in answer.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--patch", "3"), "patch"),
+        (("--samples", "100000000"), "1<=x<=1024"),
+        (("--model", str(ROOT / "model_configs" / "vlm_s.json")), "the digits need an encoder named vision"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_ranks_start(arguments: tuple[str, ...], sentence: str) -> None:
+    answer = CliRunner().invoke(cli, ["bench", "balance", "--train", *arguments])
+    assert answer.exit_code == 2
+    assert sentence in answer.output
+    assert "Traceback" not in answer.output
+
+
 def test_the_table_names_every_way() -> None:
     answer = CliRunner().invoke(
         cli,

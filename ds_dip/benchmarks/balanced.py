@@ -14,6 +14,7 @@ from deepspeed import comm as dist
 import ds_dip
 from ds_dip.benchmarks.blocks import interleave, machine, ratios, spread
 from ds_dip.benchmarks.described import widened
+from ds_dip.data.digits import sizes_for
 from ds_dip.planning import loads_of
 from ds_dip.ranks import settings, tell
 
@@ -53,8 +54,7 @@ class Balanced:
 def make_engines(s: Balanced) -> dict[str, Any]:
     """Two engines alike, with the same weights and global batches; one takes samples as they come."""
     model, engines = widened(s.model, s.wide, s.patch), {}
-    encoder = model.modules[0].layers
-    drawn = {"patch": encoder[0].options["patch"], "merge": encoder[-1].options["merge"]}
+    drawn = sizes_for(model)
     for name in NAMES:
         config = copy.deepcopy(ds_dip.load_config(s.config))
         config |= {"train_batch_size": s.batch, "train_micro_batch_size_per_gpu": s.samples}

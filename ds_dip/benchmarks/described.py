@@ -12,7 +12,11 @@ def widened(path: str, factor: int, patch: int | None = None) -> Model:
     With ``patch`` encoders cut images into patches of so many pixels a side.
     """
     document = read_json(path, "ds-dip/model")
-    modules = [own | {name: own[name] * factor for name in ("hidden", "ffn")} for own in document["modules"]]
+    # What is missing or no number is for the description's own check to say.
+    modules = [
+        own | {name: own[name] * factor for name in ("hidden", "ffn") if isinstance(own.get(name), int)}
+        for own in document["modules"]
+    ]
     if patch is not None:
         modules = [own | {"patch": patch} if "patch" in own else own for own in modules]
     return parse_model(document | {"modules": modules}, path)

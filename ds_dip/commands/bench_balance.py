@@ -52,7 +52,7 @@ _TRAINED = ("config", "ranks", "replicas", "wide", "patch", "samples", "blocks",
 @click.option("--wide", type=click.IntRange(min=1), default=4, show_default=True, help="Make the model so much wider.")
 @click.option("--patch", type=click.IntRange(min=1), default=1, show_default=True,
               help="Pixels of a patch's side.")  # fmt: skip
-@click.option("--samples", type=click.IntRange(min=1), default=4, show_default=True,
+@click.option("--samples", type=click.IntRange(1, 1024), default=4, show_default=True,
               help="Samples of a mean microbatch.")  # fmt: skip
 @click.option("--blocks", type=click.IntRange(min=1), default=10, show_default=True, help="Blocks of each.")
 @click.option("--iterations", type=click.IntRange(min=1), default=4, show_default=True, help="Iterations a block.")
@@ -131,12 +131,18 @@ def _is_given(context: click.Context, name: str) -> bool:
 
 
 def _trained(model: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    from ds_dip.benchmarks.described import widened
+    from ds_dip.data.digits import Digits, sizes_for
     from ds_dip.ranks import result_of
     from ds_dip.shipped import find
 
     model = model or find(Path("quickstart"), "model_configs")
     if model.is_dir():
         raise click.UsageError(f"--model {model} is a folder, and --train makes a model wider by its file; name one.")
+    with refusing():
+        # Here, where it is one sentence, and not in every rank.
+        sizes = sizes_for(widened(str(model), given["wide"], given["patch"]))
+        Digits(1, patch=sizes["patch"], merge=sizes["merge"])
     named = {"model": str(model.resolve()), "config": str(given["config"].resolve())}
     counts = {name: own for name, own in given.items() if name not in ("config", "deadline")}
     world = given["ranks"] * given["replicas"]

@@ -16,6 +16,7 @@ from ds_dip.data.metadata import SampleMetadata
 from ds_dip.data.prompts import LETTERS, SLOT, Turns, image_turns, text_turns
 from ds_dip.data.tiles import image_count
 from ds_dip.models.kinds import IGNORED
+from ds_dip.models.spec import Model
 
 SPLITS = ("train", "held_out")
 FIELDS = ("tokens", "labels", "pixels")
@@ -26,6 +27,23 @@ SIDE = 8
 _HELD_OUT_SHARE = 0.2
 #: Standard deviation of the pixels around the mean image.
 _DEVIATION = 0.27
+
+
+def sizes_for(model: Model) -> dict[str, int]:
+    """Options of ``Digits`` by which images are cut and merged as the model's encoder does it.
+
+    Raises ValueError for a model that cannot read the digits.
+    """
+    wanted = (
+        f"the digits need an encoder named vision for 1 channel and a vocabulary of at least {VOCABULARY} in language"
+    )
+    try:
+        encoder, language = model.module("vision").layers, model.module("language").layers
+        if encoder[0].options["channels"] != 1 or language[0].options["vocabulary"] < VOCABULARY:
+            raise ValueError(f"model {model.name!r} does not fit: {wanted}")
+        return {"patch": encoder[0].options["patch"], "merge": encoder[-1].options["merge"]}
+    except KeyError as error:
+        raise ValueError(f"model {model.name!r} does not fit ({error.args[0]}): {wanted}") from error
 
 
 class Digits:
